@@ -1,0 +1,128 @@
+"""The tensors that objectives read: what a rollout offers for credit, and what one optimizer step offers for the loss.
+
+Shape legend: `batch` completions (rows), `tokens` completion positions, right-padded; `pairs` preference pairs.
+`mask` is True for tokens that the model generated, up to and including its first end-of-sequence token; it is made from
+lengths, never from token values. Log-probabilities are natural logarithms of softmax(logits / sampling temperature).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from algorithms.axes.masked import Mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """Graded completions, before credit is assigned. Nothing here carries a gradient."""
+
+    reward: Float[Tensor, "batch"]
+    """The run's whole reward in float64; NaN where a completion could not be scored."""
+    group: Int[Tensor, "batch"]
+    """Index of the prompt's group; completions of one prompt share it."""
+    mask: Bool[Tensor, "batch tokens"]
+    terminated: Bool[Tensor, "batch"]
+    """True where the completion ended by itself, False where the budget cut it."""
+    old_logp: Float[Tensor, "batch tokens"]
+    ref_logp: Float[Tensor, "batch tokens"] | None
+    value: Float[Tensor, "batch tokens"] | None
+    """The critic's estimate for the state before each token."""
+    completion_budget: int
+    """Largest number of tokens a completion may have."""
+
+    @property
+    def scorable(self) -> Bool[Tensor, "batch"]:
+        """Completions whose reward is a number; the others take part in no statistic and no denominator."""
+        return ~self.reward.isnan()
+
+    @property
+    def length(self) -> Int[Tensor, "batch"]:
+        return self.mask.sum(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credit:
+    """What credit assignment gives to the loss."""
+
+    advantage: Float[Tensor, "batch tokens"]
+    returns: Float[Tensor, "batch tokens"] | None
+    """Targets of the critic; None without one."""
+    mask: Bool[Tensor, "batch tokens"]
+    """Tokens that take part in the loss and in its denominators: the rollout's mask without unscorable rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Rows of one microbatch of one optimizer step."""
+
+    logp: Float[Tensor, "batch tokens"]
+    """The policy's log-probabilities: the one tensor with a gradient."""
+    old_logp: Float[Tensor, "batch tokens"]
+    ref_logp: Float[Tensor, "batch tokens"] | None
+    advantage: Float[Tensor, "batch tokens"]
+    mask: Bool[Tensor, "batch tokens"]
+    group_tokens: Float[Tensor, "batch"]
+    """Number of tokens that the row's whole group has in this optimizer step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueBatch:
+    """The critic's side of a microbatch."""
+
+    value: Float[Tensor, "batch tokens"]
+    """The critic's estimates: the one tensor with a gradient."""
+    old_value: Float[Tensor, "batch tokens"]
+    returns: Float[Tensor, "batch tokens"]
+    mask: Bool[Tensor, "batch tokens"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairBatch:
+    """Preference pairs; log-probabilities are summed over the completion's tokens, at temperature 1."""
+
+    chosen_logp: Float[Tensor, "pairs"]
+    rejected_logp: Float[Tensor, "pairs"]
+    ref_chosen_logp: Float[Tensor, "pairs"]
+    ref_rejected_logp: Float[Tensor, "pairs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Global counts of one optimizer step, over all its microbatches and processes: the loss's only denominators."""
+
+    num_tokens: int
+    num_sequences: int
+    """Completions with at least one token under the mask."""
+    num_groups: int
+    completion_budget: int
+
+    @classmethod
+    def of(cls, mask: Bool[Tensor, "batch tokens"], group: Int[Tensor, "batch"], completion_budget: int) -> "Totals":
+        """Count the rows of a whole optimizer step."""
+        used = mask.any(dim=1)
+        return cls(
+            num_tokens=int(mask.sum()),
+            num_sequences=int(used.sum()),
+            num_groups=int(torch.unique(group[used]).numel()),
+            completion_budget=completion_budget,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossParts:
+    """A microbatch's share of the step's loss, and its metrics in a form that adds up over microbatches."""
+
+    loss: Float[Tensor, ""]
+    """Sums to the step's loss over its microbatches: already divided by the step's totals."""
+    means: dict[str, Mean]
+    maxima: dict[str, Float[Tensor, ""]]
+
+
+def group_tokens(mask: Bool[Tensor, "batch tokens"], group: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+    """For each row, the number of masked-in tokens of its whole group."""
+    lengths = mask.sum(dim=1).double()
+    _, index = torch.unique(group, return_inverse=True)
+    sums = torch.zeros(int(index.max()) + 1 if len(index) else 0, dtype=torch.float64, device=mask.device)
+    return sums.index_add(0, index, lengths)[index]

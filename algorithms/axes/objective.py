@@ -1,0 +1,6 @@
+"""Objective: the sum type of the families. A run holds exactly one."""
+
+from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.preference import Preference
+
+Objective = PolicyGradient | Preference

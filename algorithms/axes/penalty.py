@@ -1,0 +1,100 @@
+"""Penalty: whether, where and with which estimator the KL divergence to the reference is charged."""
+
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from algorithms.axes.knobs import knobs
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def kl_estimate(
+    logp: Float[Tensor, "*shape"], ref_logp: Float[Tensor, "*shape"], estimator: Estimator
+) -> Float[Tensor, "*shape"]:
+    """Per-token estimate of KL(pi || reference) from samples of pi, with d = logp - ref_logp.
+
+    k1 = d (unbiased, may be negative), k2 = d^2 / 2, k3 = exp(-d) + d - 1 (unbiased, never negative).
+    Source: Schulman, "Approximating KL divergence", 2020.
+    """
+    difference = logp - ref_logp
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference**2 / 2
+    return torch.expm1(-difference) + difference
+
+
+@knobs
+class NoPenalty:
+    """No KL term: no reference model is loaded."""
+
+    needs_reference: ClassVar[bool] = False
+    needs_token_credit: ClassVar[bool] = False
+
+    def token_reward(
+        self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+    ) -> Float[Tensor, "batch tokens"]:
+        return torch.zeros_like(old_logp)
+
+    def token_loss(
+        self, logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+    ) -> Float[Tensor, "batch tokens"] | None:
+        return None
+
+    def formula(self) -> str:
+        return "none"
+
+
+@knobs
+class RewardKL:
+    """-coefficient * KL estimate as a reward of each token, before the advantage is taken; no gradient through it."""
+
+    needs_reference: ClassVar[bool] = True
+    needs_token_credit: ClassVar[bool] = True
+    coefficient: Annotated[float, Field(gt=0)]
+    estimator: Estimator = "k1"
+
+    def token_reward(
+        self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+    ) -> Float[Tensor, "batch tokens"]:
+        assert ref_logp is not None, "the KL penalty reads the reference"
+        return -self.coefficient * kl_estimate(old_logp, ref_logp, self.estimator)
+
+    def token_loss(
+        self, logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+    ) -> Float[Tensor, "batch tokens"] | None:
+        return None
+
+    def formula(self) -> str:
+        return f"r_t -= {self.coefficient:g} * {self.estimator}(pi_old, reference) per token, in the reward"
+
+
+@knobs
+class LossKL:
+    """+coefficient * KL estimate per token in the loss, reduced like the surrogate."""
+
+    needs_reference: ClassVar[bool] = True
+    needs_token_credit: ClassVar[bool] = False
+    coefficient: Annotated[float, Field(gt=0)]
+    estimator: Estimator = "k3"
+
+    def token_reward(
+        self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+    ) -> Float[Tensor, "batch tokens"]:
+        return torch.zeros_like(old_logp)
+
+    def token_loss(
+        self, logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+    ) -> Float[Tensor, "batch tokens"] | None:
+        assert ref_logp is not None, "the KL penalty reads the reference"
+        return self.coefficient * kl_estimate(logp, ref_logp, self.estimator)
+
+    def formula(self) -> str:
+        return f"+ {self.coefficient:g} * {self.estimator}(pi, reference) per token, in the loss"
+
+
+Penalty = NoPenalty | RewardKL | LossKL

@@ -1,0 +1,44 @@
+"""DAPO: clip-higher and a token-level mean on group-standardised advantages, dynamic sampling, no KL.
+
+Yu et al. 2025, arXiv:2503.14476.
+Deviations: the overlong buffer is a share of the completion budget (4096 of 20480 in the paper); the token mean is taken
+over the step, as implemented by the authors and everyone since (Eq. 8 takes it per group); rewards are the run's, 0 and 1
+by default where the paper has -1 and 1: the same after standardisation, but the length penalty then weighs double, so
+its factor is halved.
+"""
+
+from algorithms.axes.advantage import GroupStandardised
+from algorithms.axes.penalty import NoPenalty
+from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.reduction import TokenMean
+from algorithms.axes.selection import DropUniformGroups
+from algorithms.axes.shaping import SoftOverlong
+from algorithms.axes.surrogate import Clip
+from algorithms.axes.value import NoCritic
+
+objective = PolicyGradient(
+    shaping=SoftOverlong(buffer=0.2, factor=0.5),
+    selection=DropUniformGroups(max_rounds=10, on_exhausted="error"),
+    advantage=GroupStandardised(ddof=1, epsilon=1e-4),
+    surrogate=Clip(low=0.2, high=0.28),
+    penalty=NoPenalty(),
+    reduction=TokenMean(),
+    value=NoCritic(),
+)
+sources = {
+    "shaping": "2503.14476, Eq. 13",
+    "shaping.buffer": "2503.14476, section 4.1: 4096 of 20480 tokens",
+    "shaping.factor": "2503.14476, Eq. 13: 1 on rewards of +-1, hence 0.5 on rewards of 0 and 1",
+    "selection": "2503.14476, Eq. 11",
+    "selection.max_rounds": "authors' recipe: max_num_gen_batches = 10",
+    "selection.on_exhausted": "authors' recipe: error",
+    "advantage": "2503.14476, Eq. 9",
+    "advantage.ddof": "not stated; torch's default",
+    "advantage.epsilon": "not stated; TRL 1.16",
+    "surrogate": "2503.14476, Eq. 8",
+    "surrogate.low": "2503.14476, section 4.1: 0.2",
+    "surrogate.high": "2503.14476, section 4.1: 0.28",
+    "penalty": "2503.14476, section 2.3",
+    "reduction": "2503.14476, section 3.3, over the step",
+    "value": "2503.14476, section 2.2: no value model",
+}
