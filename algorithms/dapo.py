@@ -1,10 +1,10 @@
 """DAPO: clip-higher and a token-level mean on group-standardised advantages, dynamic sampling, no KL.
 
 Yu et al. 2025, arXiv:2503.14476.
-Deviations: the overlong buffer is a share of the completion budget (4096 of 20480 in the paper); the token mean is taken
-over the step, as implemented by the authors and everyone since (Eq. 8 takes it per group); rewards are the run's, 0 and 1
-by default where the paper has -1 and 1: the same after standardisation, but the length penalty then weighs double, so
-its factor is halved.
+Deviations: the overlong buffer is a share of the completion budget (4096 of 20480 in the paper); truncated completions
+are punished but not filtered out (section 3.4 has both); the token mean is taken over the step, as in verl and TRL
+(Eq. 8 takes it per group); rewards are the run's, 0 and 1 by default where the paper has -1 and 1: the same after
+standardisation, but the length penalty would weigh double, so its factor is halved.
 """
 
 from algorithms.axes.advantage import GroupStandardised
@@ -26,16 +26,16 @@ objective = PolicyGradient(
     value=NoCritic(),
 )
 sources = {
-    "shaping": "2503.14476, Eq. 13",
+    "shaping": "2503.14476, section 3.4, Eq. 13",
     "shaping.buffer": "2503.14476, section 4.1: 4096 of 20480 tokens",
     "shaping.factor": "2503.14476, Eq. 13: 1 on rewards of +-1, hence 0.5 on rewards of 0 and 1",
     "selection": "2503.14476, Eq. 11",
-    "selection.max_rounds": "authors' recipe: max_num_gen_batches = 10",
-    "selection.on_exhausted": "authors' recipe: error",
+    "selection.max_rounds": "not stated; authors' recipe in verl: max_num_gen_batches = 10",
+    "selection.on_exhausted": "not stated; authors' recipe in verl: an error",
     "advantage": "2503.14476, Eq. 9",
     "advantage.ddof": "not stated; torch's default",
     "advantage.epsilon": "not stated; TRL 1.16",
-    "surrogate": "2503.14476, Eq. 8",
+    "surrogate": "2503.14476, Eq. 8 and 10",
     "surrogate.low": "2503.14476, section 4.1: 0.2",
     "surrogate.high": "2503.14476, section 4.1: 0.28",
     "penalty": "2503.14476, section 2.3",

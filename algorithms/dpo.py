@@ -1,7 +1,7 @@
 """DPO: a classification loss on preference pairs; here correct against wrong samples of the starting policy.
 
 Rafailov et al. 2023, arXiv:2305.18290; pairs from graded samples as in Pang et al. 2024 (IRPO), arXiv:2404.19733.
-Deviations: preferences come from the run's reward, not from people; one round, offline.
+Deviations: preferences come from the run's reward, not from people; one round, offline; without IRPO's likelihood term.
 """
 
 from algorithms.axes.preference import GradedPairs, Preference, Sigmoid

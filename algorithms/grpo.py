@@ -1,8 +1,8 @@
 """GRPO: clipped policy gradient on group-standardised rewards, with a KL term in the loss and no critic.
 
 Shao et al. 2024 (DeepSeekMath), arXiv:2402.03300.
-Deviations: the paper gives neither epsilon nor the standard deviation's degrees of freedom; clip 0.2 is PPO's, ddof 1 and
-1e-4 are what torch code uses.
+Deviations: none. The paper gives neither the clip, nor the standard deviation's degrees of freedom, nor what is added
+to it: 0.2 is PPO's, ddof 1 is torch's and 1e-4 is TRL's.
 """
 
 from algorithms.axes.advantage import GroupStandardised

@@ -1,24 +1,24 @@
 """A run directory is the truth about a run: this file alone writes it and reads it back, as plain records.
 
-Writers replace whole files atomically (a reader sees the old file or the new one, never half of one) or append one line to a log.
-Readers expect the worst: a run may be young, killed or damaged, so a missing file reads as None and a corrupt line becomes a sentence in
-`RunRecord.problems`. Nothing here imports the configuration, so that reports and sweeps can read runs without loading torch.
+Writers replace whole files atomically (a reader sees the old file or the new one, never half of one) or append one
+line to a log. Readers expect the worst: a run may be young, killed or damaged, so a missing file reads as None and a
+corrupt line becomes a sentence in `RunRecord.problems`. Nothing here imports the configuration, so that reports and
+sweeps can read runs without loading torch.
 """
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-import numpy as np
-import pyarrow
-import pyarrow.parquet
 import yaml
+
+from bench.evaluation import Estimates, read_estimates
 
 State = Literal["pending", "running", "interrupted", "finished", "failed", "oom", "diverged"]
 TERMINAL_STATES: frozenset[str] = frozenset({"finished", "failed", "oom", "diverged"})
@@ -84,18 +84,11 @@ def write_yaml(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True))
 
 
-def write_parquet(path: Path, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
-    """Replace a parquet file atomically; `columns` maps a name to equally long columns."""
-    table = pyarrow.table({name: pyarrow.array(column) for name, column in columns.items()})
-    with replacing(path) as temporary:
-        pyarrow.parquet.write_table(table, temporary, compression="zstd")
-
-
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
     """Append one object as one line; if the line cannot be written whole, none of it stays.
 
-    The line survives the death of the process. It is not forced to the disk: a power cut may lose the last lines, which a resume from a
-    checkpoint writes again.
+    The line survives the death of the process. It is not forced to the disk: a power cut may lose the last lines, which
+    a resume from a checkpoint writes again.
 
     Raises:
         OSError: the disk is full, read-only or not there; the message names `path` and the reason.
@@ -116,7 +109,7 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def truncate_jsonl(path: Path, last_update: int) -> None:
-    """Keep the lines whose `update` is at most `last_update`, so that a resume from a checkpoint writes the later ones again.
+    """Keep the lines whose `update` is at most `last_update`; a resume from a checkpoint writes the later ones again.
 
     The kept lines stay as they were, byte for byte; a line torn by a kill goes. A file that does not exist stays so.
     """
@@ -227,37 +220,16 @@ def _read_yaml(path: Path) -> _Read:
         return _Read(None, f"{path}: not YAML ({' '.join(str(error).split())})")
 
 
-@dataclass(frozen=True, eq=False)
-class Estimates:
-    """What one evaluation estimated for each problem."""
-
-    problem_ids: tuple[str, ...]
-    num_samples: np.ndarray
-    num_correct: np.ndarray
-    values: Mapping[str, np.ndarray]
-    """From a name such as "pass@8" or "maj@8" to one estimate a problem; NaN where the problem has too few samples."""
-
-    def ks(self, measure: str) -> list[int]:
-        """The K of "pass" or "maj" that were estimated, in rising order."""
-        return sorted(int(name.partition("@")[2]) for name in self.values if name.startswith(f"{measure}@"))
-
-
 def _read_estimates(path: Path) -> _Read:
-    if not path.exists():
-        return _Read(None, None)
     try:
-        table = pyarrow.parquet.read_table(path)
-        columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-        values = {name: column.astype(float) for name, column in columns.items() if "@" in name}
-        ids = tuple(str(name) for name in columns["problem_id"])
-        return _Read(Estimates(ids, columns["n"], columns["c"], values), None)
-    except (pyarrow.ArrowException, KeyError, OSError) as error:
-        return _Read(None, f"{path}: not a table of estimates ({' '.join(str(error).split())})")
+        return _Read(read_estimates(path), None)
+    except ValueError as error:  # pyarrow's complaint about a broken file is one too
+        return _Read(None, f"{path}: not readable as estimates ({' '.join(str(error).split())})")
 
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """One run directory as plain records. What is read on access is None (or empty) where the file is missing or damaged."""
+    """One run directory as plain records; what is read on access is None or empty where it is missing or damaged."""
 
     directory: Path
     run: dict[str, Any]
@@ -315,17 +287,22 @@ class RunRecord:
 
     def estimates(self, name: str) -> Estimates | None:
         """The estimates for each problem of an evaluation ("start" or "test")."""
-        return _read_estimates(self.directory / "eval" / f"{name}.estimates.parquet").value
+        return self._evaluations[name].value if name in self._evaluations else None
+
+    @cached_property
+    def _evaluations(self) -> dict[str, _Read]:
+        paths = sorted(self.directory.glob("eval/*.estimates.parquet"))
+        return {path.name.removesuffix(".estimates.parquet"): _read_estimates(path) for path in paths}
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything in the directory that is there and cannot be read."""
         logs = [read_jsonl(self.directory / name).problems for name in ("metrics.jsonl", "timings.jsonl")]
-        evaluations = self.directory / "eval"
-        documents = [self.directory / "memory.json", self.directory / "throughput.json", *sorted(evaluations.glob("*.json"))]
-        reads = [_read_json(path).problem for path in documents]
-        reads += [_read_estimates(path).problem for path in sorted(evaluations.glob("*.estimates.parquet"))]
-        return (*self.unreadable, *(line for log in logs for line in log), *(problem for problem in reads if problem))
+        documents = [self.directory / "memory.json", self.directory / "throughput.json"]
+        documents += sorted(self.directory.glob("eval/*.json"))
+        reads = [*map(_read_json, documents), *self._evaluations.values()]
+        found = [read.problem for read in reads if read.problem]
+        return (*self.unreadable, *(line for log in logs for line in log), *found)
 
 
 def read_run(directory: Path) -> RunRecord:

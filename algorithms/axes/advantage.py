@@ -1,5 +1,6 @@
 """Advantage: how a completion's reward becomes the weight of each of its tokens."""
 
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -7,43 +8,47 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from algorithms.axes.batch import Credit, Rollout
+from algorithms.axes.batch import Credit, Rollout, group_index, group_sum
 from algorithms.axes.knobs import knobs
 from algorithms.axes.masked import masked, whiten
 
 
-def degenerate(reward: Float[Tensor, "batch"], group: Int[Tensor, "batch"]) -> Bool[Tensor, "batch"]:
-    """True for members of groups whose scorable rewards are all equal, up to rounding: max - min <= 1e-6 (1 + |mean|).
-
-    Rounding makes the standard deviation of equal rewards non-zero, so it is not asked (spec section 2.4).
-    """
-    stats = GroupStatistics.of(reward, group)
-    return stats.spread <= 1e-6 * (1 + stats.mean.abs())
-
-
+@dataclass(frozen=True, kw_only=True)
 class GroupStatistics:
-    """Per-row statistics of the row's group over its scorable members, in float64."""
+    """For each row, statistics of its group over the group's scorable members, in float64."""
 
-    def __init__(self, mean: Tensor, square: Tensor, count: Tensor, spread: Tensor):
-        self.mean, self.square, self.count, self.spread = mean, square, count, spread
+    mean: Float[Tensor, "batch"]
+    square: Float[Tensor, "batch"]
+    """Sum of the squared deviations from the mean."""
+    count: Float[Tensor, "batch"]
+    spread: Float[Tensor, "batch"]
+    """Largest reward minus smallest."""
+    scorable: Bool[Tensor, "batch"]
 
     @classmethod
     def of(cls, reward: Float[Tensor, "batch"], group: Int[Tensor, "batch"]) -> "GroupStatistics":
-        known = ~reward.isnan()
-        _, index = torch.unique(group, return_inverse=True)
-        size = int(index.max()) + 1 if len(index) else 0
-        exact = masked(reward.double(), known)
+        index, scorable = group_index(group), reward.isfinite()
+        exact = masked(reward.double(), scorable)
+        count = group_sum(scorable.double(), index)
+        mean = group_sum(exact, index) / count.clamp(min=1)
+        square = group_sum(masked((exact - mean) ** 2, scorable), index)
+        zeros, place, known = torch.zeros_like(exact), index[scorable], exact[scorable]
+        highest = zeros.scatter_reduce(0, place, known, "amax", include_self=False)[index]
+        lowest = zeros.scatter_reduce(0, place, known, "amin", include_self=False)[index]
+        return cls(mean=mean, square=square, count=count, spread=highest - lowest, scorable=scorable)
 
-        def total(values: Tensor) -> Tensor:
-            return values.new_zeros(size).index_add(0, index, values)[index]
+    @property
+    def degenerate(self) -> Bool[Tensor, "batch"]:
+        """True in groups whose rewards are equal up to rounding: max - min <= 1e-6 (1 + |mean|).
 
-        count = total(known.double())
-        mean = total(exact) / count.clamp(min=1)
-        square = total(masked((exact - mean) ** 2, known))
-        bounds = exact.new_zeros(size)
-        highest = bounds.index_reduce(0, index[known], exact[known], "amax", include_self=False)[index]
-        lowest = bounds.index_reduce(0, index[known], exact[known], "amin", include_self=False)[index]
-        return cls(mean, square, count, highest - lowest)
+        Rounding makes the standard deviation of equal rewards non-zero, so it is not asked (spec section 2.4).
+        """
+        return self.spread <= 1e-6 * (1 + self.mean.abs())
+
+
+def degenerate(reward: Float[Tensor, "batch"], group: Int[Tensor, "batch"]) -> Bool[Tensor, "batch"]:
+    """True for members of groups whose scorable rewards are all equal, up to rounding."""
+    return GroupStatistics.of(reward, group).degenerate
 
 
 def _spread_over_tokens(score: Float[Tensor, "batch"], rollout: Rollout) -> Credit:
@@ -55,7 +60,7 @@ def _spread_over_tokens(score: Float[Tensor, "batch"], rollout: Rollout) -> Cred
 
 @knobs
 class GroupStandardised:
-    """(r - mean of the group) / (std of the group + epsilon); exactly 0 in groups of equal rewards."""
+    """(r - mean of the group) / (std of the group + epsilon); exactly 0 in groups of equal rewards (`group_std`)."""
 
     needs_critic: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = True
@@ -67,10 +72,11 @@ class GroupStandardised:
     def score(self, reward: Float[Tensor, "batch"], group: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
         stats = GroupStatistics.of(reward, group)
         std = (stats.square / (stats.count - self.ddof).clamp(min=1)).sqrt()
-        score = (reward.double() - stats.mean) / (std + self.epsilon)
-        return masked(score, ~degenerate(reward, group) & ~reward.isnan())
+        return masked((reward.double() - stats.mean) / (std + self.epsilon), stats.scorable & ~stats.degenerate)
 
-    def __call__(self, reward: Float[Tensor, "batch"], token_reward: Float[Tensor, "batch tokens"], rollout: Rollout) -> Credit:
+    def __call__(
+        self, reward: Float[Tensor, "batch"], token_reward: Float[Tensor, "batch tokens"], rollout: Rollout
+    ) -> Credit:
         return _spread_over_tokens(self.score(reward, rollout.group), rollout)
 
     def formula(self) -> str:
@@ -79,16 +85,18 @@ class GroupStandardised:
 
 @knobs
 class GroupCentred:
-    """r - mean of the group, with no division (Dr. GRPO, section 3.2); exactly 0 in groups of equal rewards."""
+    """r - mean of the group, with no division; exactly 0 in groups of equal rewards (`group_mean`)."""
 
     needs_critic: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = True
 
     def score(self, reward: Float[Tensor, "batch"], group: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
-        score = reward.double() - GroupStatistics.of(reward, group).mean
-        return masked(score, ~degenerate(reward, group) & ~reward.isnan())
+        stats = GroupStatistics.of(reward, group)
+        return masked(reward.double() - stats.mean, stats.scorable & ~stats.degenerate)
 
-    def __call__(self, reward: Float[Tensor, "batch"], token_reward: Float[Tensor, "batch tokens"], rollout: Rollout) -> Credit:
+    def __call__(
+        self, reward: Float[Tensor, "batch"], token_reward: Float[Tensor, "batch tokens"], rollout: Rollout
+    ) -> Credit:
         return _spread_over_tokens(self.score(reward, rollout.group), rollout)
 
     def formula(self) -> str:
@@ -112,7 +120,10 @@ class GAE:
     """Shift and scale advantages to mean 0, variance 1 over all valid tokens (ddof 1, 1e-8 in the root)."""
 
     def estimate(
-        self, reward: Float[Tensor, "batch tokens"], value: Float[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]
+        self,
+        reward: Float[Tensor, "batch tokens"],
+        value: Float[Tensor, "batch tokens"],
+        mask: Bool[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"]:
         """delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lambda A_{t+1}, from the last valid token back.
 
@@ -129,12 +140,14 @@ class GAE:
             next_advantage = torch.where(mask[:, t], advantage, next_advantage)
         return torch.stack(columns[::-1], dim=1)
 
-    def __call__(self, reward: Float[Tensor, "batch"], token_reward: Float[Tensor, "batch tokens"], rollout: Rollout) -> Credit:
+    def __call__(
+        self, reward: Float[Tensor, "batch"], token_reward: Float[Tensor, "batch tokens"], rollout: Rollout
+    ) -> Credit:
         assert rollout.value is not None, "GAE reads the critic's values"
         mask = rollout.mask & rollout.scorable[:, None]
-        last = rollout.length[:, None] - 1 == torch.arange(mask.shape[1], device=mask.device)
-        per_token = masked(token_reward.double(), mask) + masked(reward.double()[:, None] * last, mask & last)
-        advantage = self.estimate(per_token, rollout.value, mask)
+        last = mask & (mask.cumsum(dim=1) == mask.sum(dim=1, keepdim=True))
+        at_the_end = masked(reward.double()[:, None].expand(mask.shape), last)
+        advantage = self.estimate(token_reward.double() + at_the_end, rollout.value, mask)
         returns = (advantage + masked(rollout.value, mask)).to(rollout.value.dtype)
         if self.whiten:
             advantage = whiten(advantage, mask, ddof=1, epsilon=1e-8)

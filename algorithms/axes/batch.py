@@ -19,7 +19,7 @@ class Rollout:
     """Graded completions, before credit is assigned. Nothing here carries a gradient."""
 
     reward: Float[Tensor, "batch"]
-    """The run's whole reward in float64; NaN where a completion could not be scored."""
+    """The run's whole reward in float64; NaN (or infinite) where a completion could not be scored."""
     group: Int[Tensor, "batch"]
     """Index of the prompt's group; completions of one prompt share it."""
     mask: Bool[Tensor, "batch tokens"]
@@ -34,8 +34,8 @@ class Rollout:
 
     @property
     def scorable(self) -> Bool[Tensor, "batch"]:
-        """Completions whose reward is a number; the others take part in no statistic and no denominator."""
-        return ~self.reward.isnan()
+        """Completions whose reward is a finite number; the others take part in no statistic and no denominator."""
+        return self.reward.isfinite()
 
     @property
     def length(self) -> Int[Tensor, "batch"]:
@@ -105,7 +105,7 @@ class Totals:
         return cls(
             num_tokens=int(mask.sum()),
             num_sequences=int(used.sum()),
-            num_groups=int(torch.unique(group[used]).numel()),
+            num_groups=int(group_index(group[used]).max()) + 1 if bool(used.any()) else 0,
             completion_budget=completion_budget,
         )
 
@@ -122,7 +122,14 @@ class LossParts:
 
 def group_tokens(mask: Bool[Tensor, "batch tokens"], group: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
     """For each row, the number of masked-in tokens of its whole group."""
-    lengths = mask.sum(dim=1).double()
-    _, index = torch.unique(group, return_inverse=True)
-    sums = torch.zeros(int(index.max()) + 1 if len(index) else 0, dtype=torch.float64, device=mask.device)
-    return sums.index_add(0, index, lengths)[index]
+    return group_sum(mask.sum(dim=1).double(), group_index(group))
+
+
+def group_index(group: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
+    """The groups numbered from 0 without holes, one number a row."""
+    return torch.unique(group, return_inverse=True)[1]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+def group_sum(values: Float[Tensor, "batch"], index: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+    """For each row, the sum over the rows of its group; `index` comes from `group_index`."""
+    return values.new_zeros(len(values)).index_add(0, index, values)[index]

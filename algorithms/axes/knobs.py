@@ -1,8 +1,10 @@
 """One decorator turns a class into a component: frozen, keyword-only, validated, tagged with its `kind`."""
 
+import dataclasses
+import inspect
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar, dataclass_transform
+from typing import Any, Literal, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
@@ -25,9 +27,9 @@ def knobs(cls: type[T]) -> type[T]:
     of a union apart. Documentation of a field is the string under it.
     """
     kind = snake_case(cls.__name__)
-    cls.__annotations__ = {"kind": Literal[kind], **cls.__dict__.get("__annotations__", {})}
+    cls.__annotations__ = {"kind": Literal[kind], **inspect.get_annotations(cls)}
     setattr(cls, "kind", kind)
-    return dataclass(frozen=True, kw_only=True, config=_CONFIG)(cls)
+    return cast(type[T], dataclass(frozen=True, kw_only=True, config=_CONFIG)(cls))
 
 
 def kind_of(component: object) -> str:
@@ -37,5 +39,5 @@ def kind_of(component: object) -> str:
 
 def knobs_of(component: object) -> Mapping[str, Any]:
     """The component's own knobs and their values, without its `kind`."""
-    fields: Mapping[str, Any] = getattr(type(component), "__dataclass_fields__")
-    return {name: getattr(component, name) for name in fields if name != "kind"}
+    names = [field.name for field in dataclasses.fields(cast(Any, component))]
+    return {name: getattr(component, name) for name in names if name != "kind"}

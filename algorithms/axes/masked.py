@@ -3,14 +3,15 @@
 Values under a False mask never matter, not even when they are NaN.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-class Mean(NamedTuple):
+@dataclass(frozen=True)
+class Mean:
     """A mean that is not taken yet: numerator and count, so that parts of a batch add up exactly."""
 
     total: Float[Tensor, ""]
@@ -41,7 +42,7 @@ def masked_mean(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -
 
 
 def masked_std(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], ddof: int) -> Float[Tensor, ""]:
-    """Two-pass standard deviation over the positions where the mask is True; 0 where the count does not exceed `ddof`."""
+    """Two-pass standard deviation over the positions where the mask is True; 0 where there are no more than `ddof`."""
     count = mask.sum()
     mean = masked_sum(values, mask) / count.clamp(min=1)
     square = masked_sum((values - mean) ** 2, mask)

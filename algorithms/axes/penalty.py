@@ -56,7 +56,9 @@ class RewardKL:
     needs_reference: ClassVar[bool] = True
     needs_token_credit: ClassVar[bool] = True
     coefficient: Annotated[float, Field(gt=0)]
+    """Weight of the estimate (beta)."""
     estimator: Estimator = "k1"
+    """In the reward only k1 gives the gradient of KL(pi || reference) in expectation."""
 
     def token_reward(
         self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
@@ -80,7 +82,9 @@ class LossKL:
     needs_reference: ClassVar[bool] = True
     needs_token_credit: ClassVar[bool] = False
     coefficient: Annotated[float, Field(gt=0)]
+    """Weight of the estimate (beta)."""
     estimator: Estimator = "k3"
+    """Expected on-policy gradient: k1 none at all, k2 that of KL(pi || reference), k3 that of KL(reference || pi)."""
 
     def token_reward(
         self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None

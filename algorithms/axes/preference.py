@@ -31,7 +31,7 @@ class Sigmoid:
 
 @knobs
 class GradedPairs:
-    """Pairs from graded samples of the starting policy: above against below the group's mean reward.
+    """Pairs from graded samples of the starting policy: reward above against below the mean of the usable samples.
 
     For a 0/1 reward this is correct against wrong. A tie never makes a pair. Both sides must have ended by themselves
     unless told otherwise: a truncated reject teaches "stop", not "be right". Both lists are shuffled and zipped, the
@@ -46,16 +46,16 @@ class GradedPairs:
     def split(
         self, reward: Float[Tensor, "members"], terminated: Bool[Tensor, "members"]
     ) -> tuple[list[int], list[int]]:
-        """Member indices fit for chosen and for rejected. Unscorable members (NaN) are neither."""
-        usable = ~reward.isnan()
-        if self.require_termination:
-            usable = usable & terminated
-        if not bool(usable.any()):
-            return [], []
-        mean = reward[usable].double().mean()
-        slack = 1e-6 * (1 + mean.abs())
-        chosen = (usable & (reward > mean + slack)).nonzero().flatten().tolist()
-        rejected = (usable & (reward < mean - slack)).nonzero().flatten().tolist()
+        """Member indices fit for chosen and for rejected. Unscorable members (not finite) are neither."""
+        usable = {
+            member: float(reward[member])
+            for member in range(len(reward))
+            if reward[member].isfinite() and (terminated[member] or not self.require_termination)
+        }
+        mean = sum(usable.values()) / max(len(usable), 1)
+        slack = 1e-6 * (1 + abs(mean))
+        chosen = [member for member, value in usable.items() if value > mean + slack]
+        rejected = [member for member, value in usable.items() if value < mean - slack]
         return chosen, rejected
 
     def formula(self) -> str:
@@ -68,7 +68,9 @@ class Preference:
     """mean over pairs of loss(margin), on pairs made once from the starting policy's samples."""
 
     loss_function: Sigmoid
+    """The loss of a pair, given its margin."""
     pairing: GradedPairs
+    """How graded samples become pairs."""
 
     @property
     def needs(self) -> Needs:
@@ -77,8 +79,8 @@ class Preference:
 
     def loss(self, batch: PairBatch, num_pairs: int) -> LossParts:
         """A microbatch's share of the step's loss: the sum over its pairs divided by the step's `num_pairs`."""
-        chosen = batch.chosen_logp - batch.ref_chosen_logp
-        rejected = batch.rejected_logp - batch.ref_rejected_logp
+        chosen = batch.chosen_logp - batch.ref_chosen_logp.detach()
+        rejected = batch.rejected_logp - batch.ref_rejected_logp.detach()
         margin = chosen - rejected
         loss = self.loss_function(margin).sum() / num_pairs
         with torch.no_grad():

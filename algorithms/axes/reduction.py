@@ -4,31 +4,26 @@ Each reduction is sum_i w_i sum_t m_it l_it / Z. Because Z is handed in, a micro
 step's loss: shares add up, whatever the split.
 """
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from algorithms.axes.batch import Totals
+from algorithms.axes.batch import Batch, Totals
 from algorithms.axes.knobs import knobs
 from algorithms.axes.masked import masked
 
 
-def _per_sequence(loss: Float[Tensor, "batch tokens"], mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch"]:
-    return masked(loss, mask).sum(dim=1)
+def _sums(loss: Float[Tensor, "batch tokens"], batch: Batch) -> Float[Tensor, "batch"]:
+    """sum_t m_it l_it of each completion."""
+    return masked(loss, batch.mask).sum(dim=1)
 
 
 @knobs
 class SequenceMean:
-    """Mean over completions of the mean over their tokens: w = 1 / L_i, Z = #completions (GRPO; `seq_mean_token_mean`)."""
+    """Mean over completions of their token means: w = 1 / L_i, Z = #completions (GRPO; `seq_mean_token_mean`)."""
 
-    def __call__(
-        self,
-        loss: Float[Tensor, "batch tokens"],
-        mask: Bool[Tensor, "batch tokens"],
-        group_tokens: Float[Tensor, "batch"],
-        totals: Totals,
-    ) -> Float[Tensor, ""]:
-        means = _per_sequence(loss, mask) / mask.sum(dim=1).clamp(min=1)
-        return means.sum() / max(totals.num_sequences, 1)
+    def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
+        lengths = batch.mask.sum(dim=1).clamp(min=1)
+        return (_sums(loss, batch) / lengths).sum() / max(totals.num_sequences, 1)
 
     def formula(self) -> str:
         return "mean over completions of the mean over their tokens; Z = completions in the step"
@@ -38,14 +33,8 @@ class SequenceMean:
 class TokenMean:
     """Mean over all tokens of the step: w = 1, Z = #tokens (DAPO as implemented; `token_mean_global`)."""
 
-    def __call__(
-        self,
-        loss: Float[Tensor, "batch tokens"],
-        mask: Bool[Tensor, "batch tokens"],
-        group_tokens: Float[Tensor, "batch"],
-        totals: Totals,
-    ) -> Float[Tensor, ""]:
-        return _per_sequence(loss, mask).sum() / max(totals.num_tokens, 1)
+    def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
+        return _sums(loss, batch).sum() / max(totals.num_tokens, 1)
 
     def formula(self) -> str:
         return "mean over all tokens; Z = tokens in the step"
@@ -55,14 +44,8 @@ class TokenMean:
 class GroupTokenMean:
     """Mean over groups of the mean over the group's tokens (DAPO as written, Eq. 8; `token_mean_group`)."""
 
-    def __call__(
-        self,
-        loss: Float[Tensor, "batch tokens"],
-        mask: Bool[Tensor, "batch tokens"],
-        group_tokens: Float[Tensor, "batch"],
-        totals: Totals,
-    ) -> Float[Tensor, ""]:
-        weighted = _per_sequence(loss, mask) / group_tokens.clamp(min=1).to(loss.dtype)
+    def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
+        weighted = _sums(loss, batch) / batch.group_tokens.clamp(min=1).to(loss.dtype)
         return weighted.sum() / max(totals.num_groups, 1)
 
     def formula(self) -> str:
@@ -73,14 +56,8 @@ class GroupTokenMean:
 class ConstantLength:
     """Sum over tokens divided by the completion budget, mean over completions (Dr. GRPO; `const_len`)."""
 
-    def __call__(
-        self,
-        loss: Float[Tensor, "batch tokens"],
-        mask: Bool[Tensor, "batch tokens"],
-        group_tokens: Float[Tensor, "batch"],
-        totals: Totals,
-    ) -> Float[Tensor, ""]:
-        return _per_sequence(loss, mask).sum() / (totals.completion_budget * max(totals.num_sequences, 1))
+    def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
+        return _sums(loss, batch).sum() / (totals.completion_budget * max(totals.num_sequences, 1))
 
     def formula(self) -> str:
         return "sum over tokens / completion budget, mean over completions; Z = completions in the step"
@@ -90,14 +67,8 @@ class ConstantLength:
 class SequenceSum:
     """Mean over completions of the sum over their tokens: w = 1, Z = #completions (`seq_mean_token_sum`)."""
 
-    def __call__(
-        self,
-        loss: Float[Tensor, "batch tokens"],
-        mask: Bool[Tensor, "batch tokens"],
-        group_tokens: Float[Tensor, "batch"],
-        totals: Totals,
-    ) -> Float[Tensor, ""]:
-        return _per_sequence(loss, mask).sum() / max(totals.num_sequences, 1)
+    def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
+        return _sums(loss, batch).sum() / max(totals.num_sequences, 1)
 
     def formula(self) -> str:
         return "mean over completions of the sum over their tokens; Z = completions in the step"

@@ -11,7 +11,7 @@ from algorithms.axes.knobs import knobs
 
 @knobs
 class KeepAll:
-    """Every group is trained on, the uniform ones too (their advantage is zero, their tokens stay in the denominator)."""
+    """Every group is trained on, uniform ones too: their advantage is zero, their tokens stay in the denominator."""
 
     max_rounds: ClassVar[int] = 1
 
@@ -26,7 +26,7 @@ class KeepAll:
 class DropUniformGroups:
     """Dynamic sampling: keep prompts with 0 < #correct < G and sample on until the batch is full (DAPO, Eq. 11).
 
-    The verifier's bit decides, never the shaped reward: a length penalty would make all-correct groups look informative.
+    The verifier's bit decides, never the shaped reward: a length penalty makes all-correct groups look informative.
     The policy does not change between the rounds of one rollout; surplus groups are discarded.
     """
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algorithms.axes.batch import LossParts, Totals, ValueBatch
 from algorithms.axes.knobs import knobs
-from algorithms.axes.masked import masked, masked_mean
+from algorithms.axes.masked import masked, masked_mean, masked_sum
 
 
 @knobs
@@ -28,7 +28,7 @@ class ValueLoss:
     """How far V may move from its value at rollout time before the clipped form holds it; null is the plain square."""
 
     def __call__(self, batch: ValueBatch, totals: Totals) -> LossParts:
-        old_value, returns = masked(batch.old_value, batch.mask), masked(batch.returns, batch.mask)
+        old_value, returns = masked(batch.old_value.detach(), batch.mask), masked(batch.returns.detach(), batch.mask)
         value = masked(batch.value, batch.mask)
         square = (value - returns) ** 2
         moved = torch.zeros_like(batch.mask)
@@ -37,7 +37,7 @@ class ValueLoss:
             clipped = (held - returns) ** 2
             moved = clipped > square
             square = torch.maximum(square, clipped)
-        loss = masked(square, batch.mask).sum() / (2 * max(totals.num_tokens, 1))
+        loss = masked_sum(square, batch.mask) / (2 * max(totals.num_tokens, 1))
         means = {
             "value/loss": masked_mean(square.detach() / 2, batch.mask),
             "value/clip_frac": masked_mean(moved.to(value.dtype), batch.mask),

@@ -1,0 +1,1 @@
+"""The engine: configuration, models, sampling, training, evaluation, meters and run directories."""

@@ -1,0 +1,103 @@
+"""Checkpoints: everything that shapes a run's future, in a folder that counts only once its marker is written, last."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from bench.learner import Cast, Progress
+from bench.models import LanguageModel, save_folder
+from bench.store import write_json
+
+MARKER = "complete.json"
+FORMAT = 1
+
+
+def weights_digest(network: nn.Module) -> str:
+    """SHA-256 of all parameters by name: equal for two models exactly when their weights are equal bit for bit."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Path:
+    """Write `step_NNNNNN` for the present update, then remove all but the newest `keep` whole ones.
+
+    Args:
+        directory: the run's `checkpoints` folder.
+        extra: plain values of the training loop that a resume needs.
+    """
+    final = directory / f"step_{cast.progress.update:06d}"
+    partial = directory / f".{final.name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_folder(cast.policy, partial / "policy")
+    _save_optimizer(cast.optimizer, partial / "optimizer.safetensors")
+    if cast.critic is not None and cast.critic_optimizer is not None:
+        save_file(_owned(cast.critic.state_dict()), partial / "critic.safetensors")
+        _save_optimizer(cast.critic_optimizer, partial / "critic_optimizer.safetensors")
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    write_json(final / MARKER, {"format": FORMAT, "progress": asdict(cast.progress), "extra": extra})
+    for old in complete(directory)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def complete(directory: Path) -> list[Path]:
+    """Whole checkpoints, oldest first by number; folders without a readable marker are passed over."""
+    found: list[tuple[int, Path]] = []
+    for folder in directory.glob("step_*"):
+        try:
+            marker = json.loads((folder / MARKER).read_text())
+        except (OSError, ValueError):
+            continue
+        if marker.get("format") == FORMAT:
+            found.append((int(folder.name.removeprefix("step_")), folder))
+    return [folder for _, folder in sorted(found)]
+
+
+def restore(folder: Path, cast: Cast) -> dict[str, Any]:
+    """Put a checkpoint's state into the cast's models and optimizers; returns what `save` was given as `extra`."""
+    load_weights(cast.policy, folder / "policy")
+    _load_optimizer(cast.optimizer, folder / "optimizer.safetensors")
+    if cast.critic is not None and cast.critic_optimizer is not None:
+        cast.critic.load_state_dict(load_file(folder / "critic.safetensors"))
+        _load_optimizer(cast.critic_optimizer, folder / "critic_optimizer.safetensors")
+    marker = json.loads((folder / MARKER).read_text())
+    for name, value in asdict(Progress(**marker["progress"])).items():
+        setattr(cast.progress, name, value)
+    return marker["extra"]
+
+
+def load_weights(model: LanguageModel, folder: Path) -> None:
+    """Replace a model's weights by those of a saved folder of the same architecture."""
+    saved = type(model.network).from_pretrained(folder, dtype=torch.float32)
+    model.network.load_state_dict(saved.state_dict())
+
+
+def _owned(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors that share no memory with each other, as safetensors wants them."""
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+
+
+def _save_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
+    state = optimizer.state_dict()["state"]
+    flat = {f"{index}/{name}": value for index, values in state.items() for name, value in values.items()}
+    save_file(_owned(flat), file)
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, tensor in load_file(file).items():
+        index, name = key.split("/")
+        state.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,194 @@
+"""What no single knob can get wrong: arithmetic between knobs, files that must be there, knobs that could not act."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from algorithms.axes.preference import Preference
+from bench.catalog import nearest
+from bench.config import PretrainedModel, Run, Section, TinyModel, data_files, local_path
+from tasks.parts.problem import DatasetTask, ProceduralTask, Split
+
+# Prompts are made for the check on the context, so only this many of them.
+_PROMPTS_LOOKED_AT = 64
+
+
+def check(run: Run) -> list[str]:
+    """One line for each mistake: dotted path, value given, what would be right. Loads no model and needs no network."""
+    missing = [*_model_files(run), *_data_files(run)]
+    parts = (_groups, _minibatches, _evaluation, _reward, _critic, _preference, _cadences, _context)
+    lines = [*missing, *(line for part in parts for line in part(run))]
+    return lines if missing else [*lines, *_data_size(run)]
+
+
+def _groups(run: Run) -> Iterator[str]:
+    if run.objective.needs.groups and run.rollout.group_size < 2:
+        yield (
+            f"rollout.group_size: {run.rollout.group_size} given, {run.algorithm} compares completions of one prompt, "
+            "so it needs at least 2, such as 8"
+        )
+
+
+def _minibatches(run: Run) -> Iterator[str]:
+    rollout = run.rollout
+    parts, steps = rollout.updates_per_rollout, rollout.updates_per_rollout * rollout.epochs
+    if rollout.prompts % parts:
+        yield (
+            f"rollout.updates_per_rollout: {parts} given, must divide rollout.prompts = {rollout.prompts}, because "
+            f"groups are never split ({rollout.prompts} prompts x {rollout.group_size} completions = "
+            f"{rollout.prompts * rollout.group_size}); must be {_either(_divisors(rollout.prompts))}, "
+            f"or prompts = {_multiple(rollout.prompts, parts)}"
+        )
+    if run.budget.updates % steps:
+        yield (
+            f"budget.updates: {run.budget.updates} given, must be a multiple of the {steps} updates of a rollout "
+            f"(updates_per_rollout {parts} x epochs {rollout.epochs}), such as {_multiple(run.budget.updates, steps)}"
+        )
+    if run.optimizer.warmup_updates >= run.budget.updates:
+        yield (
+            f"optimizer.warmup_updates: {run.optimizer.warmup_updates} given, must be below budget.updates = "
+            f"{run.budget.updates}, or the learning rate is never reached"
+        )
+
+
+def _evaluation(run: Run) -> Iterator[str]:
+    largest = run.evaluation.ks[-1]
+    if largest > run.evaluation.samples:
+        yield (
+            f"evaluation.ks: {largest} given, must be at most evaluation.samples = {run.evaluation.samples}, because "
+            f"Pass@K needs K samples of each problem; {4 * largest} samples keep its error small"
+        )
+
+
+def _reward(run: Run) -> Iterator[str]:
+    if run.reward.correct <= run.reward.wrong:
+        yield f"reward.correct: {run.reward.correct:g} given, must be above reward.wrong = {run.reward.wrong:g}"
+
+
+def _critic(run: Run) -> Iterator[str]:
+    if run.objective.needs.critic and run.critic is None:
+        yield f"critic: missing, but {run.algorithm} trains one; give its learning rate, such as critic.lr=1e-5"
+    if run.critic is not None and not run.objective.needs.critic:
+        yield f"critic: given, but {run.algorithm} has no critic, so it could not act; leave it out"
+
+
+def _preference(run: Run) -> Iterator[str]:
+    if isinstance(run.objective, Preference):
+        # updates_per_rollout and epochs act: they set how many completions an online run would sample in this budget.
+        yield from _dead(run.rollout, "rollout", "old_logp", f"{run.algorithm} has no importance ratio")
+
+
+def _cadences(run: Run) -> Iterator[str]:
+    if run.validation.every == 0:
+        for knob in ("problems", "samples", "select"):
+            yield from _dead(run.validation, "validation", knob, "validation.every is 0")
+    elif run.validation.select == "validation" and run.validation.every > run.budget.updates:
+        yield (
+            f"validation.every: {run.validation.every} given, must be at most budget.updates = {run.budget.updates}, "
+            "or there is nothing to select from"
+        )
+    if run.checkpoint.every == 0:
+        yield from _dead(run.checkpoint, "checkpoint", "keep", "checkpoint.every is 0")
+    if not run.tracking.enabled:
+        yield from _dead(run.tracking, "tracking", "uri", "tracking.enabled is false")
+
+
+def _dead(section: Section, path: str, knob: str, why: str) -> Iterator[str]:
+    """A line if a knob that cannot act was moved from its default."""
+    value, default = getattr(section, knob), type(section).model_fields[knob].default
+    if value != default:
+        yield f"{path}.{knob}: {value} given, but {why}, so it could not act; leave it out"
+
+
+def _context(run: Run) -> Iterator[str]:
+    if not isinstance(run.model, TinyModel):
+        return
+    longest = 1
+    if isinstance(run.task, ProceduralTask):
+        # The tokenizer of a tiny model makes one token of each character.
+        longest = max(len(run.task.generate("train", index).prompt) for index in range(_PROMPTS_LOOKED_AT))
+    budget, positions = run.rollout.max_completion_tokens, run.model.max_positions
+    if longest + budget > positions:
+        fix = f"must be at most {positions - longest}, or " if positions > longest else ""
+        yield (
+            f"rollout.max_completion_tokens: {budget} given, but the model has {positions} positions and a prompt "
+            f"takes {longest}; {fix}model.max_positions must be at least {longest + budget}"
+        )
+
+
+def _model_files(run: Run) -> Iterator[str]:
+    model = run.model
+    folder = local_path(model) if isinstance(model, PretrainedModel) else None
+    if folder is None or not isinstance(model, PretrainedModel):
+        return
+    if folder.is_file():
+        gguf = f" model.gguf_file={folder.name}" if folder.suffix == ".gguf" else ""
+        yield f'model.path: "{model.path}" given, which is a file; must be a folder: model.path={folder.parent}{gguf}'
+    elif not folder.is_dir():
+        yield f'model.path: "{model.path}" given, but there is no such folder here (looked in {Path.cwd()})'
+    elif model.gguf_file is not None and not (folder / model.gguf_file).is_file():
+        there = _found(model.gguf_file, folder, "*.gguf")
+        yield f'model.gguf_file: "{model.gguf_file}" given, but {folder} has no such file; {there}'
+    elif model.gguf_file is None and not (folder / "config.json").is_file():
+        yield f'model.path: "{model.path}" given, but there is no config.json in it, so it holds no model'
+    if model.revision is not None:
+        yield f'model.revision: "{model.revision}" given, but model.path is a folder, so it could not act; leave it out'
+
+
+def _data_files(run: Run) -> Iterator[str]:
+    task = run.task
+    if not isinstance(task, DatasetTask) or task.path is None:
+        return
+    path = Path(task.path).expanduser()
+    if not path.exists():
+        yield f'task.path: "{task.path}" given, but there is no such file or folder here (looked in {Path.cwd()})'
+    elif path.is_dir():
+        wanted = sorted(set(task.source.files.values()))
+        there = [file.name for file in data_files(task, path)]
+        for name in wanted:
+            if name not in there:
+                yield f'task.path: "{task.path}" given, but {name} is not in it; {task.name} reads {", ".join(wanted)}'
+
+
+def _data_size(run: Run) -> Iterator[str]:
+    sizes: dict[Split, int | None] = {split: _num_problems(run, split) for split in ("train", "validation", "test")}
+    train, validation, test = sizes["train"], sizes["validation"], sizes["test"]
+    if train is not None and train < run.rollout.prompts:
+        yield (
+            f"rollout.prompts: {run.rollout.prompts} given, but the training data has {train} problems, so 0 updates "
+            f"would run; must be at most {train}"
+        )
+    if validation is not None and run.validation.every and run.validation.problems > validation:
+        yield f"validation.problems: {run.validation.problems} given, must be at most {validation}, which are all"
+    if test is not None and run.evaluation.problems > test:
+        yield f"evaluation.problems: {run.evaluation.problems} given, must be at most {test}, which are all"
+
+
+def _num_problems(run: Run, split: Split) -> int | None:
+    """None where there is no end, or where only the hub knows."""
+    if isinstance(run.task, ProceduralTask):
+        return run.task.num_problems(split)
+    if isinstance(run.task, DatasetTask) and run.task.path is not None:
+        # Only here, because reading data sets takes a second to import.
+        from bench.problems import num_problems
+
+        return num_problems(run.task, split)
+    return None
+
+
+def _found(name: str, folder: Path, pattern: str) -> str:
+    files = sorted(file.name for file in folder.glob(pattern))
+    near = nearest(name, files)
+    return f"did you mean {near}?" if near else f"it has {', '.join(files) or 'none'}"
+
+
+def _divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]
+
+
+def _multiple(number: int, part: int) -> int:
+    """The smallest multiple of `part` that is not below `number`."""
+    return -(-number // part) * part
+
+
+def _either(numbers: list[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"

@@ -1,0 +1,249 @@
+"""The command line: the one place that joins the packages, each imported only by the command that needs it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench import catalog
+from bench.dialect import ConfigError, to_yaml
+
+if TYPE_CHECKING:
+    from bench.config import Run
+
+app = typer.Typer(
+    name="bench",
+    help="Compare RL objectives for language models. Knobs are written key=value, such as optimizer.lr=1e-4.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RunArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RUN.YAML] [KEY=VALUE]...", help="A run's file and knobs that differ from it."),
+]
+
+
+def main() -> None:
+    """Entry point of the `bench` command."""
+    app()
+
+
+@app.command("list")
+def list_() -> None:
+    """List algorithms, tasks and reports."""
+    kinds: tuple[catalog.Kind, ...] = ("algorithms", "tasks", "reports")
+    _print_table(
+        ["kind", "name", "title"],
+        [[kind[:-1], entry.name, entry.title] for kind in kinds for entry in catalog.entries(kind)],
+    )
+
+
+@app.command()
+def show(arguments: RunArguments = None) -> None:
+    """Print a run with every knob resolved, its id, what it needs and its formula. The output is itself a run file."""
+    with _mistakes_on_stderr():
+        run = _run_from(arguments or [])
+        preset = catalog.load_preset(run.algorithm)
+        needs = run.objective.needs
+        asked = {"critic": needs.critic, "reference": needs.reference, "groups": needs.groups}
+        typer.echo(f"# run {run.id}: {preset.title}")
+        typer.echo(
+            f"# needs: {', '.join(name for name, needed in asked.items() if needed) or 'nothing but the policy'}"
+        )
+        typer.echo("#")
+        rows = [[axis, line, preset.source(axis)] for axis, line in run.objective.formula().items()]
+        for line in _columns(["axis", "formula", "source of the preset"], rows):
+            typer.echo(f"# {line}")
+        typer.echo(f"\n{to_yaml(run.dump())}", nl=False)
+
+
+@app.command()
+def diff(
+    first: Annotated[str, typer.Argument(help="An algorithm, or a run's file.")],
+    second: Annotated[str, typer.Argument(help="Another one.")],
+) -> None:
+    """Print the knobs in which two algorithms or two runs differ, each with its source."""
+    with _mistakes_on_stderr():
+        left, right = _side(first), _side(second)
+        knobs = [*left.knobs, *(knob for knob in right.knobs if knob not in left.knobs)]
+        if left.is_preset or right.is_preset:
+            knobs = [knob for knob in knobs if knob.startswith("objective.")]
+        sections = list(dict.fromkeys(knob.rpartition(".")[0] for knob in knobs))
+        rows = [
+            [knob, left.shown(knob), right.shown(knob), left.source(knob), right.source(knob)]
+            for knob in sorted(knobs, key=lambda knob: sections.index(knob.rpartition(".")[0]))
+            if left.shown(knob) != right.shown(knob)
+        ]
+        if rows:
+            _print_table(["knob", first, second, f"source of {first}", f"source of {second}"], rows)
+        else:
+            typer.echo(f"{first} and {second} do not differ")
+
+
+@app.command()
+def run(arguments: RunArguments = None) -> None:
+    """Train and evaluate one run; started again, it resumes."""
+    with _mistakes_on_stderr():
+        config = _run_from(arguments or [])
+        from bench.train import execute
+
+        directory = Path(config.output.root) / config.output.sweep / config.id
+        status = execute(config, directory)
+        typer.echo(f"{directory}: {status.state}{f', {status.error}' if status.error else ''}")
+        raise typer.Exit(0 if status.state == "finished" else 1)
+
+
+@app.command()
+def sweep(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.YAML")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Knobs of every run.")] = None,
+    go: Annotated[bool, typer.Option("--go", help="Start it; without this, print the plan.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each in its own process.")] = 1,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop after the first run that does not finish.")
+    ] = False,
+) -> None:
+    """Print a sweep's plan and what is done of it, or run what is left. Running it again is the resume."""
+    from sweeps.runner import Options, run_sweep
+
+    raise typer.Exit(run_sweep(spec, overrides or [], go=go, options=Options(jobs=jobs, fail_fast=fail_fast)))
+
+
+@app.command()
+def prepare(
+    path: Annotated[Path, typer.Argument(metavar="SPEC_OR_RUN.YAML")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+) -> None:
+    """Make what all runs of a sweep share: tracker, warm start, evaluation of the starting model."""
+    with _mistakes_on_stderr():
+        from bench.loading import load_run, read_yaml
+        from sweeps.grid import SECTIONS, load_sweep
+
+        is_sweep = not set(SECTIONS).isdisjoint(read_yaml(path))
+        texts = overrides or []
+        runs = [trial.run for trial in load_sweep(path, texts).trials] if is_sweep else [load_run(path, texts)]
+        from bench.prepare import prepare as prepare_
+
+        prepare_(runs)
+
+
+@app.command()
+def evaluate(
+    target: Annotated[
+        str, typer.Argument(metavar="RUN_OR_MODEL", help="A run's folder, a model's folder or a hub name.")
+    ],
+    task: Annotated[str | None, typer.Option(help="Task to evaluate on; a run's own by default.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Completions of each problem.")] = None,
+    problems: Annotated[int | None, typer.Option(min=1, help="Problems of the test split.")] = None,
+) -> None:
+    """Sample, grade and estimate Pass@K and Maj@K for a model."""
+    with _mistakes_on_stderr():
+        from bench.evaluation.driver import evaluate_command
+
+        evaluate_command(target, task=task, samples=samples, problems=problems)
+
+
+@app.command()
+def report(
+    sweep_dir: Annotated[Path, typer.Argument(metavar="SWEEP", help="Folder of run folders.")],
+    out: Annotated[Path | None, typer.Option(help="Where the report goes; beside the runs by default.")] = None,
+) -> None:
+    """Build the report of a sweep from its run folders alone."""
+    with _mistakes_on_stderr():
+        from reports.build import build
+
+        try:
+            built = build(sweep_dir, out)
+        except ValueError as error:
+            raise ConfigError([str(error)]) from None
+        typer.echo(f"{built.summary}\n\n{built.paths[0]}")
+
+
+@contextmanager
+def _mistakes_on_stderr() -> Iterator[None]:
+    """A user's mistake is one line on stderr and exit status 2, not a traceback."""
+    try:
+        yield
+    except ConfigError as error:
+        for line in error.lines:
+            typer.echo(line, err=True)
+        raise typer.Exit(2) from None
+
+
+def _run_from(arguments: Sequence[str]) -> "Run":
+    files = [text for text in arguments if "=" not in text]
+    if len(files) > 1:
+        raise ConfigError([f"{' '.join(files)}: give one file; a knob is written key=value"])
+    if files and not Path(files[0]).exists():
+        raise ConfigError([f"{files[0]}: there is no such file; a knob is written key=value"])
+    from bench.loading import load_run
+
+    return load_run(Path(files[0]) if files else None, [text for text in arguments if "=" in text])
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of a comparison: dotted knobs of a run or of a preset's objective, and where values come from."""
+
+    knobs: Mapping[str, Any]
+    preset: catalog.Preset
+    is_preset: bool
+
+    def shown(self, knob: str) -> str:
+        from bench.explain import shown
+
+        value = self.knobs.get(knob, "-")
+        return value if isinstance(value, str) else shown(value)
+
+    def source(self, knob: str) -> str:
+        from bench.loading import flat, plain_objective
+
+        if knob not in self.knobs or not knob.startswith("objective."):
+            return ""
+        published = flat({"objective": plain_objective(self.preset.objective)})
+        changed = self.knobs[knob] != published.get(knob)
+        return "this run" if changed else self.preset.source(knob.removeprefix("objective."))
+
+
+def _side(name: str) -> _Side:
+    from bench.loading import flat, load_run, plain_objective
+
+    if Path(name).is_file():
+        config = load_run(Path(name))
+        return _Side(flat(config.dump()), catalog.load_preset(config.algorithm), is_preset=False)
+    try:
+        preset = catalog.load_preset(name)
+    except catalog.UnknownName as error:
+        raise ConfigError([f"{name}: there is no such file, and {error}"]) from None
+    return _Side(flat({"objective": plain_objective(preset.objective)}), preset, is_preset=True)
+
+
+def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table: ruled on a terminal, plain aligned columns anywhere else."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        for line in _columns(header, rows):
+            typer.echo(line)
+        return
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (header, *rows))
+    return [line.rstrip() for line in lines]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""The schema of a run: every knob, its default and its meaning; a `Run` is the one configuration object, frozen."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+
+from algorithms.axes.objective import Objective
+from bench import catalog, fingerprint
+from tasks.parts.problem import DatasetTask, Task
+
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """Knobs that belong together; unknown, mistyped and non-finite values are refused."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Refused with an update, which pydantic would not validate."""
+        if update:
+            raise TypeError(
+                "model_copy(update=...) does not validate: use bench.loading.change(run, {'a.knob': value})"
+            )
+        return super().model_copy(deep=deep)
+
+
+class TinyModel(Section):
+    """A small Llama with a character tokenizer, made by the suite as an ordinary Hugging Face checkpoint."""
+
+    kind: Literal["tiny"] = "tiny"
+    hidden_size: Count = 64
+    num_layers: Count = 2
+    num_heads: Count = 4
+    intermediate_size: Count = 192
+    max_positions: Count = 64
+    """Longest prompt and completion together, in tokens (one token is one character)."""
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        # Rotary positions turn pairs of numbers within each head.
+        pairs = 2 * self.num_heads
+        if self.hidden_size % pairs:
+            raise ValueError(f"hidden_size is {self.hidden_size}, must be a multiple of 2 * num_heads = {pairs}")
+        return self
+
+
+class PretrainedModel(Section):
+    """Any causal language model that transformers can load."""
+
+    kind: Literal["pretrained"] = "pretrained"
+    path: str
+    """Name on the hub, or a folder."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    gguf_file: str | None = None
+    """Name of a GGUF file in that folder or hub repository; it is dequantised on loading."""
+    prompt_format: Literal["auto", "chat", "plain"] = "auto"
+    """`chat` applies the tokenizer's template, `plain` is the bare text, `auto` is `chat` where there is a template."""
+
+
+Model = Annotated[TinyModel | PretrainedModel, Field(discriminator="kind")]
+
+
+class WarmStart(Section):
+    """Supervised fine-tuning on worked solutions up to a validation accuracy, shared by all runs of a sweep."""
+
+    max_updates: Count
+    batch_size: Count
+    """Solutions an optimizer step."""
+    lr: Positive
+    stop_at_pass_at_1: Annotated[float, Field(gt=0, le=1)]
+    """Ends the fine-tuning at the first check that reaches this Pass@1 on validation problems."""
+    check_every: Count = 25
+    """Optimizer steps between two checks."""
+    check_problems: Count = 100
+    check_samples: Count = 4
+    seed: CountOrZero = 0
+    """Its own seed, so that runs that differ in theirs start from the same weights."""
+    threads: Count = 2
+    """CPU threads of this stage and of the starting model's evaluation, which run before the trials do."""
+
+
+class Rollout(Section):
+    """What is sampled, and how often it is used."""
+
+    prompts: Count
+    """Prompts in one rollout."""
+    group_size: Count
+    """Completions of each prompt."""
+    updates_per_rollout: Count = 1
+    """Minibatches of whole groups that a rollout is split into, one optimizer step each."""
+    epochs: Count = 1
+    """Passes over the same rollout."""
+    max_completion_tokens: Count
+    temperature: Positive = 1.0
+    old_logp: Literal["recomputed", "sampler"] = "recomputed"
+    """Whose log-probabilities stand under the importance ratio: the trainer's own or the sampler's."""
+
+
+class Reward(Section):
+    """What a grade is worth in training."""
+
+    correct: float = 1.0
+    wrong: float = 0.0
+    format: NotNegative = 0.0
+    """Weight of the task's format score (0 to 1), added to the above."""
+
+
+class Optimizer(Section):
+    """AdamW on the policy; the critic, where there is one, has its own with another learning rate."""
+
+    lr: Positive
+    weight_decay: NotNegative = 0.0
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: Positive = 1e-8
+    max_grad_norm: Positive = 1.0
+    warmup_updates: CountOrZero = 0
+    """Optimizer steps over which the learning rate rises linearly from 0."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """`linear` falls to 0 at the end of the budget."""
+    microbatch_sequences: Count
+    """Completions in one forward and backward pass; changes memory and speed, not the gradient."""
+
+
+class Critic(Section):
+    """The value model's optimizer; only an objective with a critic has it."""
+
+    lr: Positive
+    max_grad_norm: Positive = 1.0
+
+
+class Budget(Section):
+    """How long a run is."""
+
+    updates: Count
+    """Optimizer steps of the policy."""
+
+
+class Validation(Section):
+    """Held-out accuracy during training."""
+
+    every: CountOrZero = 0
+    """Updates between two measurements; 0 is never."""
+    problems: Count = 100
+    samples: Count = 4
+    select: Literal["last", "validation"] = "last"
+    """Which weights are the final model: the last, or those with the best validation Pass@1."""
+
+
+class Evaluation(Section):
+    """The one evaluation on the test split, of the starting model and of the final model."""
+
+    problems: Count = 100
+    samples: Count = 64
+    """Completions of each problem."""
+    ks: tuple[Count, ...] = (1, 2, 4, 8, 16)
+    """The K of Pass@K and Maj@K, rising."""
+    temperature: Positive = 1.0
+    start: bool = True
+    """Evaluate the starting model too; it is done once for all runs that share it."""
+
+    @field_validator("ks")
+    @classmethod
+    def _ks_rise(cls, ks: tuple[int, ...]) -> tuple[int, ...]:
+        if not ks or list(ks) != sorted(set(ks)):
+            raise ValueError(f"must rise without repeats, such as {sorted(set(ks)) or [1, 2, 4]}")
+        return ks
+
+
+class Meter(Section):
+    """Memory metering; a metered update is slower and is left out of throughput."""
+
+    every: CountOrZero = 10
+    """Every n-th update is metered; 0 is never."""
+
+
+class Checkpoint(Section):
+    """What a killed run resumes from."""
+
+    every: CountOrZero = 0
+    """Updates between two checkpoints; 0 keeps the final model alone."""
+    keep: Count = 1
+    """How many of the newest stay."""
+
+
+class Output(Section):
+    """Where files go; no part of the run's identity."""
+
+    root: str = "runs"
+    sweep: str = "single"
+    """Folder below `root` that holds the run."""
+    cache: str = "runs/cache"
+    """What runs share: warm starts, evaluations of starting models."""
+
+    @field_validator("sweep")
+    @classmethod
+    def _is_a_folder_name(cls, sweep: str) -> str:
+        if sweep in ("", ".", "..") or "/" in sweep or "\\" in sweep:
+            raise ValueError("must be the name of one folder, without slashes")
+        return sweep
+
+
+class Tracking(Section):
+    """MLflow, which mirrors run directories; no part of the run's identity."""
+
+    enabled: bool = True
+    uri: str | None = None
+    """Tracking server or database; null is SQLite in `output.root`."""
+
+
+def _task_by_name(value: object) -> object:
+    """A task from `{name: ..., its knobs}`: the file of that name says which knobs there are."""
+    if not isinstance(value, Mapping):
+        return value
+    knobs = dict(cast(Mapping[str, Any], value))
+    name = knobs.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f"needs a name, one of {', '.join(catalog.names('tasks'))}")
+    return catalog.load_task_class(name).model_validate_json(json.dumps(knobs))
+
+
+class Run(Section):
+    """One training run: what is trained, on what, how, and how it is measured."""
+
+    algorithm: str = "grpo"
+    """Preset that the objective starts from: the name of a file in `algorithms/`."""
+    objective: Annotated[Objective, Field(discriminator="kind")]
+    """The preset, with every knob that was changed."""
+    task: Annotated[SerializeAsAny[Task], BeforeValidator(_task_by_name)]
+    seed: CountOrZero = 0
+    model: Model = TinyModel()
+    warm_start: WarmStart | None = None
+    rollout: Rollout
+    reward: Reward = Reward()
+    optimizer: Optimizer
+    critic: Critic | None = None
+    budget: Budget
+    validation: Validation = Validation()
+    evaluation: Evaluation = Evaluation()
+    meter: Meter = Meter()
+    checkpoint: Checkpoint = Checkpoint()
+    threads: Count = 1
+    """CPU threads of the run; part of its identity, because they change the last bits of a sum."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    output: Output = Output()
+    tracking: Tracking = Tracking()
+
+    def dump(self) -> dict[str, Any]:
+        """Every knob as plain data; `bench.loading.build_run` reads it back to an equal run."""
+        return self.model_dump(mode="json")
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits of the content of everything that can change the run's results.
+
+        A local model or data file counts by what is in it: a moved file is the same run, a changed one is not.
+        """
+        content = {key: value for key, value in self.dump().items() if key not in ("output", "tracking")}
+        content["task_version"] = self.task.version
+        if isinstance(self.task, DatasetTask) and self.task.path is not None:
+            content["task"]["path"] = _data_digest(self.task, Path(self.task.path).expanduser())
+        if isinstance(self.model, PretrainedModel):
+            content["model"]["path"] = model_digest(self.model)
+        return fingerprint.data_digest(content)[:12]
+
+
+def local_path(model: PretrainedModel) -> Path | None:
+    """The model's folder on this machine; None where the model is a name on the hub."""
+    path = Path(model.path).expanduser()
+    # A suffix alone says nothing: Qwen2.5-0.5B has one. A hub name has at most one slash.
+    is_file_name = path.suffix in (".gguf", ".safetensors", ".bin", ".json", ".pt")
+    looks_local = model.path.startswith((".", "/", "~")) or model.path.count("/") > 1 or is_file_name
+    return path if looks_local or path.exists() else None
+
+
+def model_digest(model: PretrainedModel) -> str:
+    """The content of a local model, or the name of one on the hub."""
+    folder = local_path(model)
+    if folder is None:
+        return model.path
+    if model.gguf_file is not None:
+        return fingerprint.file_digest(folder / model.gguf_file)
+    return fingerprint.folder_digest(folder)
+
+
+def data_files(task: DatasetTask, path: Path) -> list[Path]:
+    """The files that the task reads: `path` itself, or those in the folder that its source names and that are there."""
+    if path.is_file():
+        return [path]
+    return sorted({path / name for name in task.source.files.values() if (path / name).is_file()})
+
+
+def _data_digest(task: DatasetTask, path: Path) -> str:
+    return fingerprint.file_digest(path) if path.is_file() else fingerprint.files_digest(path, data_files(task, path))

@@ -1,0 +1,140 @@
+"""Sampling: the Generator protocol and the built-in sampler for any causal language model of transformers.
+
+The built-in sampler prefills each unique prompt once, repeats its keys and values for the group, drops finished rows, and
+draws every token by inverting the cumulative distribution at a counter-based uniform number: a sample depends on its own
+key, not on the batch it sat in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from bench.models import LanguageModel
+from bench.policy import attention_inputs, pad_left
+from bench.seeding import uniforms
+
+_LOGIT_BYTES = 2**28
+_MOST_ROWS = 512
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled completion."""
+
+    token_ids: tuple[int, ...]
+    """Up to and including the end token, if it came."""
+    terminated: bool
+    logps: tuple[float, ...]
+    """The sampler's own log-probability of each token."""
+
+
+class Generator(Protocol):
+    """What an engine must offer; `keys[i]` seeds completion i of the flattened (prompt, member) order."""
+
+    def __call__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Sequence[int]],
+        keys: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        temperature: float,
+    ) -> list[list[Completion]]:
+        """Completions for each prompt, one for each of its keys; all prompts have the same number of keys."""
+        ...
+
+
+def sample(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    keys: Sequence[Sequence[int]],
+    *,
+    max_tokens: int,
+    temperature: float,
+) -> list[list[Completion]]:
+    """The built-in sampler. Batches are cut at 512 rows or 256 MiB of float64 probabilities, whichever is smaller."""
+    vocabulary = model.network.get_output_embeddings().weight.shape[0]
+    rows = max(1, min(_MOST_ROWS, _LOGIT_BYTES // (8 * vocabulary)))
+    group = len(keys[0])
+    flat = [(p, key) for p, own in enumerate(keys) for key in own]
+    finished: list[Completion] = []
+    for start in range(0, len(flat), rows):
+        part = flat[start : start + rows]
+        finished += _sample_batch(model, prompts, part, max_tokens, temperature)
+    return [finished[i : i + group] for i in range(0, len(finished), group)]
+
+
+@torch.inference_mode()
+def _sample_batch(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    wanted: Sequence[tuple[int, int]],
+    max_tokens: int,
+    temperature: float,
+) -> list[Completion]:
+    device = model.network.device
+    unique = sorted({p for p, _ in wanted})
+    repeat = torch.tensor([unique.index(p) for p, _ in wanted], device=device)
+    prompt_ids = pad_left([prompts[p] for p in unique], model.pad_id).to(device)
+    lengths = [len(prompts[p]) for p in unique]
+    width = prompt_ids.shape[1]
+    inputs = attention_inputs(lengths, width, max_tokens, device)
+    cache = DynamicCache(config=model.network.config)
+
+    def step(ids: Tensor, first: int) -> Tensor:
+        """Logits of the last position, after feeding `ids` that stand at columns `first` onwards."""
+        window: dict[str, Tensor] = {}
+        if inputs:
+            window["attention_mask"] = inputs["attention_mask"][:, : first + ids.shape[1]]
+            window["position_ids"] = inputs["position_ids"][:, first : first + ids.shape[1]]
+        output = model.network(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **window)
+        return output.logits[:, -1].float() / temperature
+
+    logits = step(prompt_ids, 0)[repeat]
+    cache.batch_select_indices(repeat)
+    inputs = {name: tensor[repeat] for name, tensor in inputs.items()}
+    draws = torch.from_numpy(uniforms([key for _, key in wanted], 0, max_tokens)).to(device)
+    tokens = torch.full((len(wanted), max_tokens), model.pad_id, device=device)
+    logps = torch.zeros((len(wanted), max_tokens), device=device)
+    ends = torch.tensor(model.end_ids, device=device)
+    length = torch.full((len(wanted),), max_tokens, device=device)
+    terminated = torch.zeros(len(wanted), dtype=torch.bool, device=device)
+    alive = torch.arange(len(wanted), device=device)
+    for t in range(max_tokens):
+        token, logp = _draw(logits, draws[alive, t])
+        tokens[alive, t], logps[alive, t] = token, logp
+        ended = torch.isin(token, ends)
+        length[alive[ended]], terminated[alive[ended]] = t + 1, True
+        if bool(ended.any()):
+            going = (~ended).nonzero().flatten()
+            alive, token = alive[going], token[going]
+            cache.batch_select_indices(going)
+            inputs = {name: tensor[going] for name, tensor in inputs.items()}
+        if t + 1 == max_tokens or not len(alive):
+            break
+        logits = step(token[:, None], width + t)
+    return _completions(tokens, logps, length, terminated)
+
+
+def _draw(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Token ids where the cumulative distribution (float64) first exceeds `uniform`, and their log-probabilities."""
+    logp = logits.log_softmax(dim=-1)
+    cumulative = logp.double().exp().cumsum(dim=-1)
+    threshold = uniform * cumulative[:, -1]
+    token = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1)
+    token = token.clamp(max=logits.shape[-1] - 1)
+    return token, logp.gather(-1, token[:, None]).squeeze(-1)
+
+
+def _completions(tokens: Tensor, logps: Tensor, length: Tensor, terminated: Tensor) -> list[Completion]:
+    ids, values = tokens.cpu().numpy(), logps.cpu().numpy().astype(np.float64)
+    sizes, ended = length.tolist(), terminated.tolist()
+    return [
+        Completion(tuple(ids[i, :n].tolist()), end, tuple(values[i, :n].tolist()))
+        for i, (n, end) in enumerate(zip(sizes, ended, strict=True))
+    ]

@@ -1,0 +1,281 @@
+"""Online learning: sample with the present policy, assign credit once, take the rollout's optimizer steps."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.axes.advantage import degenerate
+from algorithms.axes.batch import Batch, Credit, Rollout, Totals, ValueBatch, group_tokens
+from algorithms.axes.masked import masked, masked_mean
+from algorithms.axes.penalty import kl_estimate
+from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.value import NoCritic, explained_variance
+from bench.config import Run
+from bench.instruments import Instruments
+from bench.learner import Cast, microbatches
+from bench.optimize import StepMetrics, schedule_factor, take_step
+from bench.policy import Sequences, token_logps, token_values
+from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sampler_logps, sequences_of
+from bench.seeding import generator
+
+PATIENCE = 10
+"""Rollouts without one informative group, from the start, after which a run ends with a sentence that says so."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The plan of one optimizer step: its rows and how they are cut; fixed before anything is measured."""
+
+    rows: list[int]
+    parts: list[list[int]]
+
+
+class OnlineLearner:
+    """Policy-gradient objectives, with a critic and a reference exactly where the objective needs them."""
+
+    def __init__(
+        self, run: Run, objective: PolicyGradient, cast: Cast, sampler: Sampler, instruments: Instruments
+    ) -> None:
+        self.run, self.objective, self.cast = run, objective, cast
+        self.sampler, self.instruments = sampler, instruments
+        self.stream = PromptStream(run.task, run.seed, run.rollout.prompts)
+        self.device = torch.device(run.device)
+
+    def prepare(self) -> None:
+        """Nothing comes before the first rollout."""
+
+    @property
+    def updates_per_advance(self) -> int:
+        return self.run.rollout.updates_per_rollout * self.run.rollout.epochs
+
+    def advance(self) -> Iterator[dict[str, Any]]:
+        """One rollout and its optimizer steps; yields each step's metrics, names from the glossary."""
+        progress = self.cast.progress
+        collected = self.sampler.collect(
+            self.cast.policy, self.stream, progress.generation_round, self.objective.selection
+        )
+        progress.generation_round += collected.rounds
+        sequences = sequences_of(collected.groups, self.cast.policy.pad_id).to(self.device)
+        plan = self._plan(collected, sequences)
+        rollout = self._rollout(collected, sequences, plan)
+        with self.instruments.phase("advantage"):
+            credit = self.objective.credit(rollout)
+        self._check_informative(credit)
+        shared = self._rollout_metrics(collected, sequences, rollout, credit)
+        for i, step in enumerate(plan):
+            record = self._update(step, sequences, rollout, credit)
+            yield record | (shared if i == 0 else {})
+
+    def _plan(self, collected: Collected, sequences: Sequences) -> list[Step]:
+        """Minibatches of whole groups for every epoch, cut into microbatches."""
+        config = self.run.rollout
+        size = config.group_size
+        steps: list[Step] = []
+        for epoch in range(config.epochs):
+            order = generator(self.run.seed, "minibatches", self.cast.progress.update, epoch).permutation(
+                len(collected.groups)
+            )
+            for own in torch.tensor_split(torch.from_numpy(order), config.updates_per_rollout):
+                rows = [group * size + member for group in own.tolist() for member in range(size)]
+                steps.append(
+                    Step(rows, microbatches(rows, sequences.lengths, self.run.optimizer.microbatch_sequences))
+                )
+        return [step for step in steps if step.rows]
+
+    def _rollout(self, collected: Collected, sequences: Sequences, plan: Sequence[Step]) -> Rollout:
+        """Score the completions with every model the objective reads, in the update's own shapes."""
+        config, cast = self.run.rollout, self.cast
+        first_epoch = plan[: config.updates_per_rollout]
+        parts = [part for step in first_epoch for part in step.parts]
+        width = sequences.completion_ids.shape[1]
+        sampled = sampler_logps(collected.groups, width).to(self.device)
+
+        def scored(score: Any) -> Tensor:
+            return self._by_parts(score, sequences, parts)
+
+        with self.instruments.phase("old_logp"):
+            old_logp = sampled
+            if config.old_logp == "recomputed":
+                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature)[0])
+        reference, critic, ref_logp, value = cast.reference, cast.critic, None, None
+        if reference is not None:
+            with self.instruments.phase("ref_logp"):
+                ref_logp = scored(lambda part: token_logps(reference.network, part, config.temperature)[0])
+        if critic is not None:
+            with self.instruments.phase("values"):
+                value = scored(lambda part: token_values(critic, part))
+        members = [member for group in collected.groups for member in group.members]
+        return Rollout(
+            reward=torch.tensor([m.reward for m in members], dtype=torch.float64, device=self.device),
+            group=torch.arange(len(collected.groups), device=self.device).repeat_interleave(config.group_size),
+            mask=sequences.mask,
+            terminated=torch.tensor([m.completion.terminated for m in members], device=self.device),
+            old_logp=old_logp,
+            ref_logp=ref_logp,
+            value=value,
+            completion_budget=config.max_completion_tokens,
+        )
+
+    @torch.no_grad()
+    def _by_parts(self, score: Any, sequences: Sequences, parts: list[list[int]]) -> Tensor:
+        result = torch.zeros(sequences.completion_ids.shape, dtype=torch.float32, device=self.device)
+        for part in parts:
+            values = score(sequences.rows(part))
+            result[torch.tensor(part, device=self.device), : values.shape[1]] = values
+        return result
+
+    def _check_informative(self, credit: Credit) -> None:
+        progress = self.cast.progress
+        progress.informative = progress.informative or bool((credit.advantage != 0).any())
+        rollouts = progress.update // self.updates_per_advance + 1
+        planned = self.run.budget.updates // self.updates_per_advance
+        if not progress.informative and rollouts >= min(PATIENCE, planned):
+            raise NothingToLearn(
+                f"no informative group in the first {rollouts} rollouts: every advantage was zero, so no update could move "
+                "the policy. Make the task easier, enlarge rollout.group_size, or give partial credit (reward.format)"
+            )
+
+    def _update(self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit) -> dict[str, Any]:
+        """One optimizer step of the critic, where there is one, and of the policy."""
+        cast, progress = self.cast, self.cast.progress
+        rows = torch.tensor(step.rows, device=self.device)
+        totals = Totals.of(credit.mask[rows], rollout.group[rows], rollout.completion_budget)
+        tokens = torch.zeros(len(sequences), dtype=torch.float64, device=self.device)
+        tokens[rows] = group_tokens(credit.mask[rows], rollout.group[rows])
+        factor = schedule_factor(self.run.optimizer, progress.update + 1, self.run.budget.updates)
+        record: dict[str, Any] = {"update": progress.update + 1}
+        if cast.critic is not None:
+            with self.instruments.phase("critic_update"):
+                record |= self._critic_step(step, sequences, rollout, credit, totals, factor)
+        with self.instruments.phase("policy_update"):
+            metrics = StepMetrics()
+            for batch, entropy in self._batches(step, sequences, rollout, credit, tokens):
+                parts = self.objective.loss(batch, totals)
+                parts.loss.backward()
+                metrics.add(parts)
+                metrics.add_mean("entropy", masked_mean(entropy, batch.mask))
+            loss = metrics.checked_loss()
+            norm = take_step(cast.optimizer, self.run.optimizer.lr * factor, self.run.optimizer.max_grad_norm)
+        self.instruments.clock.count(trained=totals.num_tokens)
+        progress.update += 1
+        progress.trained_tokens += totals.num_tokens
+        lr = cast.optimizer.param_groups[0]["lr"]
+        counters = {"tokens/trained": progress.trained_tokens}
+        return record | {"loss": loss, "grad_norm": norm, "lr": lr, **metrics.values(), **counters}
+
+    def _batches(
+        self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit, tokens: Tensor
+    ) -> Iterator[tuple[Batch, Tensor]]:
+        """The step's microbatches with the policy's fresh log-probabilities, and their entropies."""
+        for part in step.parts:
+            rows = torch.tensor(part, device=self.device)
+            piece = sequences.rows(part)
+            width = piece.completion_ids.shape[1]
+            logp, entropy = token_logps(self.cast.policy.network, piece, self.run.rollout.temperature)
+            self.instruments.clock.count(padded=len(part) * (piece.prompt_ids.shape[1] + width))
+            batch = Batch(
+                logp=logp,
+                old_logp=rollout.old_logp[rows, :width],
+                ref_logp=None if rollout.ref_logp is None else rollout.ref_logp[rows, :width],
+                advantage=credit.advantage[rows, :width],
+                mask=credit.mask[rows, :width],
+                group_tokens=tokens[rows],
+            )
+            yield batch, entropy
+
+    def _critic_step(
+        self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit, totals: Totals, factor: float
+    ) -> dict[str, float]:
+        cast, config = self.cast, self.run.critic
+        assert cast.critic is not None and cast.critic_optimizer is not None and config is not None
+        assert credit.returns is not None and rollout.value is not None and not isinstance(self.objective.value, NoCritic)
+        metrics = StepMetrics()
+        for part in step.parts:
+            rows = torch.tensor(part, device=self.device)
+            piece = sequences.rows(part)
+            width = piece.completion_ids.shape[1]
+            batch = ValueBatch(
+                value=token_values(cast.critic, piece),
+                old_value=rollout.value[rows, :width],
+                returns=credit.returns[rows, :width],
+                mask=credit.mask[rows, :width],
+            )
+            parts = self.objective.value(batch, totals)
+            parts.loss.backward()
+            metrics.add(parts)
+        metrics.checked_loss()
+        norm = take_step(cast.critic_optimizer, config.lr * factor, config.max_grad_norm)
+        return metrics.values() | {"value/grad_norm": norm}
+
+    def _rollout_metrics(
+        self, collected: Collected, sequences: Sequences, rollout: Rollout, credit: Credit
+    ) -> dict[str, float]:
+        """What is known once per rollout; stands on the record of the rollout's first update."""
+        progress = self.cast.progress
+        progress.generated_completions += collected.num_generated_groups * self.run.rollout.group_size
+        progress.generated_tokens += collected.num_generated_tokens
+        mask = rollout.mask
+        sampled = sampler_logps(collected.groups, mask.shape[1]).to(self.device)
+        gap = masked((rollout.old_logp - sampled).abs(), mask)
+        advantage = credit.advantage[credit.mask].double()
+        metrics = {
+            **reward_metrics(collected, rollout),
+            **length_metrics(collected),
+            "adv/mean": float(advantage.mean()),
+            "adv/std": float(advantage.std()),
+            "mismatch/absdiff_mean": float(gap.sum() / mask.sum()),
+            "mismatch/absdiff_max": float(gap.max()),
+            "tokens/generated": progress.generated_tokens,
+            "completions/generated": progress.generated_completions,
+        }
+        if rollout.ref_logp is not None:
+            for estimator in ("k1", "k3"):
+                estimate = kl_estimate(rollout.old_logp, rollout.ref_logp, estimator)
+                metrics[f"kl/ref_{estimator}"] = masked_mean(estimate, mask).value()
+        if rollout.value is not None and credit.returns is not None:
+            valid = credit.mask
+            metrics["value/explained_variance"] = explained_variance(rollout.value[valid], credit.returns[valid])
+        return metrics
+
+
+def reward_metrics(collected: Collected, rollout: Rollout) -> dict[str, float]:
+    """Rewards and verdicts over the groups trained on, and what selection left out."""
+    known = rollout.reward[rollout.scorable]
+    bits = torch.tensor([group.correct for group in collected.groups], dtype=torch.float64)
+    grouped = rollout.reward.view(len(collected.groups), -1)
+    flat = degenerate(rollout.reward, rollout.group).view(len(collected.groups), -1)[:, 0]
+    spreads = [row[~row.isnan()].std() for row in grouped if (~row.isnan()).sum() > 1]
+    return {
+        "reward/mean": float(known.mean()),
+        "reward/std": float(known.std()),
+        "reward/within_group_std": float(torch.stack(spreads).mean()) if spreads else math.nan,
+        "reward/accuracy": float(bits.nanmean()),
+        "reward/unscorable": float((~rollout.scorable).double().mean()),
+        "groups/frac_zero_std": float(flat.double().mean()),
+        "groups/all_correct": float((bits == 1).all(dim=1).double().mean()),
+        "groups/all_wrong": float((bits == 0).all(dim=1).double().mean()),
+        "groups/kept_frac": len(collected.groups) / collected.num_generated_groups,
+        "groups/rounds": collected.rounds,
+    }
+
+
+def length_metrics(collected: Collected) -> dict[str, float]:
+    """Completion lengths in tokens, overall and by verdict; NaN where no completion is of the kind."""
+    members = [member for group in collected.groups for member in group.members]
+
+    def mean(lengths: list[int]) -> float:
+        return sum(lengths) / len(lengths) if lengths else math.nan
+
+    lengths = [len(m.completion.token_ids) for m in members]
+    return {
+        "len/mean": mean(lengths),
+        "len/min": min(lengths),
+        "len/max": max(lengths),
+        "len/clipped_frac": mean([int(not m.completion.terminated) for m in members]),
+        "len/correct": mean([len(m.completion.token_ids) for m in members if m.grade.correct is True]),
+        "len/incorrect": mean([len(m.completion.token_ids) for m in members if m.grade.correct is False]),
+    }

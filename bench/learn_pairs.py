@@ -1,0 +1,176 @@
+"""Preference learning: sample once from the starting policy, grade, make pairs, then train on the pairs offline.
+
+The budget is an online run's: as many completions are sampled, for the same prompts, as an online objective would sample
+in the same number of updates, and each update passes as many completions through the loss.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from algorithms.axes.batch import PairBatch
+from algorithms.axes.masked import masked
+from algorithms.axes.preference import Preference
+from bench.config import Run
+from bench.instruments import Instruments
+from bench.learner import Cast
+from bench.optimize import StepMetrics, schedule_factor, take_step
+from bench.policy import Sequences, token_logps
+from bench.rollout import Graded, Group, NothingToLearn, PromptStream, Sampler
+from bench.seeding import generator
+
+PAIR_TEMPERATURE = 1.0
+"""Log-probabilities of preference losses are taken at temperature 1, whatever was sampled at (spec section 1)."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two completions of one prompt, the first preferred."""
+
+    prompt_ids: tuple[int, ...]
+    chosen: Graded
+    rejected: Graded
+
+
+class PairLearner:
+    """Preference objectives. The reference is the starting policy; its log-probabilities are taken before the first
+    update, so no second model is held."""
+
+    def __init__(self, run: Run, objective: Preference, cast: Cast, sampler: Sampler, instruments: Instruments) -> None:
+        self.run, self.objective, self.cast = run, objective, cast
+        self.sampler, self.instruments = sampler, instruments
+        self.device = torch.device(run.device)
+        self.pairs: list[Pair] = []
+        self.reference = torch.zeros((0, 2))
+        self.found: dict[str, float] = {}
+
+    @property
+    def updates_per_advance(self) -> int:
+        return 1
+
+    @property
+    def pairs_per_update(self) -> int:
+        """Two completions a pair, as many completions an update as an online run's."""
+        rollout = self.run.rollout
+        return max(1, rollout.prompts * rollout.group_size // rollout.updates_per_rollout // 2)
+
+    def prepare(self) -> None:
+        """Sample and pair with the policy as it is, which must be the starting policy; take its log-probabilities."""
+        rollout = self.run.rollout
+        rounds = self.run.budget.updates // (rollout.updates_per_rollout * rollout.epochs)
+        stream = PromptStream(self.run.task, self.run.seed, rollout.prompts)
+        groups: list[Group] = []
+        for index in range(rounds):
+            groups += self.sampler.groups(self.cast.policy, stream.round(index), index)
+        for i, group in enumerate(groups):
+            self.pairs += self._pairs_of(group, i)
+        self._check_pairs(groups)
+        with self.instruments.phase("ref_logp"), torch.no_grad():
+            parts = [self._summed(self.pairs[i : i + self._part]) for i in range(0, len(self.pairs), self._part)]
+            self.reference = torch.cat(parts)
+        members = [member for group in groups for member in group.members]
+        self.found = {
+            "dpo/num_pairs": len(self.pairs),
+            "dpo/prompts_used": len({pair.prompt_ids for pair in self.pairs}) / len(groups),
+            "dpo/length_gap": self._length_gap(),
+            "reward/mean": float(torch.tensor([m.reward for m in members]).nanmean()),
+            "reward/accuracy": float(torch.tensor([bit for g in groups for bit in g.correct]).nanmean()),
+            "tokens/generated": sum(len(m.completion.token_ids) for m in members),
+            "completions/generated": len(members),
+        }
+
+    @property
+    def _part(self) -> int:
+        return max(1, self.run.optimizer.microbatch_sequences // 2)
+
+    def _pairs_of(self, group: Group, index: int) -> list[Pair]:
+        """Shuffle both sides, zip, cycle the shorter one; identical texts enter once."""
+        seen: dict[tuple[int, ...], int] = {}
+        for i, member in enumerate(group.members):
+            seen.setdefault(member.completion.token_ids, i)
+        unique = [group.members[i] for i in seen.values()]
+        reward = torch.tensor([m.reward for m in unique], dtype=torch.float64)
+        ended = torch.tensor([m.completion.terminated for m in unique])
+        sides = self.objective.pairing.split(reward, ended)
+        if not all(sides):
+            return []
+        shuffle = generator(self.run.seed, "pairs", index)
+        chosen, rejected = ([side[j] for j in shuffle.permutation(len(side))] for side in sides)
+        count = min(self.objective.pairing.max_pairs_per_prompt, max(len(chosen), len(rejected)))
+        return [
+            Pair(group.prompt_ids, unique[chosen[i % len(chosen)]], unique[rejected[i % len(rejected)]])
+            for i in range(count)
+        ]
+
+    def _check_pairs(self, groups: Sequence[Group]) -> None:
+        if self.pairs:
+            return
+        members = [member for group in groups for member in group.members]
+        right = sum(1 for m in members if m.grade.correct)
+        ended = sum(1 for m in members if m.completion.terminated)
+        raise NothingToLearn(
+            f"no preference pair in {len(groups)} prompts x {self.run.rollout.group_size} completions ({right} correct, "
+            f"{ended} ended by themselves): make the task easier or harder, give partial credit (reward.format), raise "
+            "rollout.max_completion_tokens, or set objective.pairing.require_termination=false"
+        )
+
+    def _length_gap(self) -> float:
+        gaps = [len(p.chosen.completion.token_ids) - len(p.rejected.completion.token_ids) for p in self.pairs]
+        return sum(gaps) / len(gaps)
+
+    def _summed(self, pairs: Sequence[Pair]) -> Tensor:
+        """Summed log-probabilities of (chosen, rejected): (pairs, 2), by the policy as it is now."""
+        sides = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+        prompts = [pair.prompt_ids for pair in pairs] * 2
+        sequences = Sequences.of(prompts, [s.completion.token_ids for s in sides], self.cast.policy.pad_id)
+        sequences = sequences.to(self.device)
+        logp, _ = token_logps(self.cast.policy.network, sequences, PAIR_TEMPERATURE)
+        self.instruments.clock.count(padded=len(sides) * (sequences.prompt_ids.shape[1] + logp.shape[1]))
+        return masked(logp, sequences.mask).sum(dim=1).view(2, len(pairs)).T
+
+    def _order(self, update: int) -> list[int]:
+        """The pairs of an update: consecutive ones of an endless order that is shuffled anew each pass."""
+        size, start = len(self.pairs), update * self.pairs_per_update
+        orders = {
+            epoch: generator(self.run.seed, "pair order", epoch).permutation(size)
+            for epoch in range(start // size, (start + self.pairs_per_update - 1) // size + 1)
+        }
+        positions = range(start, start + self.pairs_per_update)
+        return [int(orders[position // size][position % size]) for position in positions]
+
+    def advance(self) -> Iterator[dict[str, Any]]:
+        """One optimizer step on the next pairs."""
+        cast, progress = self.cast, self.cast.progress
+        order = self._order(progress.update)
+        order.sort(key=lambda i: len(self.pairs[i].chosen.completion.token_ids))
+        trained = sum(
+            len(side.completion.token_ids) for i in order for side in (self.pairs[i].chosen, self.pairs[i].rejected)
+        )
+        factor = schedule_factor(self.run.optimizer, progress.update + 1, self.run.budget.updates)
+        metrics = StepMetrics()
+        with self.instruments.phase("policy_update"):
+            for i in range(0, len(order), self._part):
+                part = order[i : i + self._part]
+                own, reference = self._summed([self.pairs[j] for j in part]), self.reference[part]
+                batch = PairBatch(
+                    chosen_logp=own[:, 0],
+                    rejected_logp=own[:, 1],
+                    ref_chosen_logp=reference[:, 0],
+                    ref_rejected_logp=reference[:, 1],
+                )
+                parts = self.objective.loss(batch, len(order))
+                parts.loss.backward()
+                metrics.add(parts)
+            loss = metrics.checked_loss()
+            norm = take_step(cast.optimizer, self.run.optimizer.lr * factor, self.run.optimizer.max_grad_norm)
+        self.instruments.clock.count(trained=trained)
+        first = self.found if progress.update == 0 else {}
+        progress.update += 1
+        progress.trained_tokens += trained
+        lr = cast.optimizer.param_groups[0]["lr"]
+        passes = progress.update * self.pairs_per_update / len(self.pairs)
+        counters = {"tokens/trained": progress.trained_tokens, "dpo/passes": passes}
+        yield {"update": progress.update, "loss": loss, "grad_norm": norm, "lr": lr, **metrics.values(), **counters, **first}

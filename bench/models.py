@@ -1,0 +1,140 @@
+"""Language models as ordinary Hugging Face checkpoints: made small from scratch, or loaded by name, folder or GGUF file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from bench.config import PretrainedModel, TinyModel
+from bench.seeding import stream_key
+
+PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A causal language model with its tokenizer, and how its prompts are written.
+
+    The network is always in eval mode: dropout is off in generation, scoring and update alike, so that the first
+    update's importance ratio is exactly 1.
+    """
+
+    network: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompt_format: str
+    """`chat`: the tokenizer's chat template around one user turn; `plain`: the text itself."""
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """Token ids that end a completion: the generation configuration's and the tokenizer's."""
+        configured = self.network.generation_config.eos_token_id if self.network.generation_config else None
+        ids = configured if isinstance(configured, list) else [configured]
+        return tuple(dict.fromkeys(i for i in [self.tokenizer.eos_token_id, *ids] if i is not None))
+
+    @property
+    def pad_id(self) -> int:
+        """Filler for rectangular batches; masks come from lengths, so it may equal an end id."""
+        pad = self.tokenizer.pad_token_id
+        return self.end_ids[0] if pad is None else pad
+
+    @property
+    def context(self) -> int | None:
+        """Largest number of positions, where the configuration states one."""
+        return getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """Token ids of a prompt, ready for the completion to follow."""
+        if self.prompt_format == "chat":
+            turns = [{"role": "user", "content": prompt}]
+            encoded = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
+            return list(encoded["input_ids"])
+        return list(self.tokenizer(prompt)["input_ids"])
+
+    def encode_completion(self, text: str) -> list[int]:
+        """Token ids of a finished completion, its end token included."""
+        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.end_ids[0]]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of a completion without its special tokens."""
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
+    """One token a character of `alphabet`, as a tokenizer that every Hugging Face tool can load."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    symbols = [PAD, END, UNKNOWN, *dict.fromkeys(alphabet)]
+    core = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}, unk_token=UNKNOWN))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    core.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token=PAD, eos_token=END, unk_token=UNKNOWN)
+
+
+def create_tiny(config: TinyModel, alphabet: str, seed: int) -> LanguageModel:
+    """A small randomly initialised Llama over the characters of `alphabet`; the same seed gives the same weights."""
+    tokenizer = character_tokenizer(alphabet)
+    llama = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        max_position_embeddings=config.max_positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_key(seed, "model"))
+        network = LlamaForCausalLM(llama)
+    return LanguageModel(network.float().eval(), tokenizer, "plain")
+
+
+def load_pretrained(config: PretrainedModel) -> LanguageModel:
+    """Any causal language model of transformers, in float32: by hub name, from a folder, or from a GGUF file in it."""
+    source = {"revision": config.revision} if config.revision else {}
+    if config.gguf_file:
+        source["gguf_file"] = config.gguf_file
+    tokenizer = AutoTokenizer.from_pretrained(config.path, **source)
+    network = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32, **source)
+    if hasattr(network.config, "quantization_config"):
+        # A GGUF file is dequantised on loading; with the entry left in, the saved checkpoint would not load again.
+        del network.config.quantization_config
+    written = config.prompt_format
+    if written == "auto":
+        written = "chat" if tokenizer.chat_template else "plain"
+    return LanguageModel(network.eval(), tokenizer, written)
+
+
+def load_folder(folder: Path, prompt_format: str) -> LanguageModel:
+    """A checkpoint that this suite saved."""
+    return load_pretrained(PretrainedModel(kind="pretrained", path=str(folder), prompt_format=prompt_format))
+
+
+def save_folder(model: LanguageModel, folder: Path) -> None:
+    """Write an ordinary Hugging Face folder."""
+    model.network.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+
+
+class Critic(nn.Module):
+    """A value model: a copy of a starting policy's trunk with a linear head, zero at the start so that V is 0 everywhere."""
+
+    def __init__(self, start: PreTrainedModel):
+        super().__init__()
+        self.trunk = start.base_model
+        self.head = nn.Linear(start.config.get_text_config().hidden_size, 1, bias=False, dtype=torch.float32)
+        nn.init.zeros_(self.head.weight)
+        self.eval()

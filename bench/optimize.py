@@ -1,0 +1,82 @@
+"""Optimizer steps: the schedule, gradient clipping, sums of microbatch metrics, and the check that ends a diverged run."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from algorithms.axes.batch import LossParts
+from algorithms.axes.masked import Mean
+from bench.config import Optimizer
+
+
+class Diverged(RuntimeError):
+    """A loss or gradient is not finite."""
+
+
+def adamw(parameters: Iterable[nn.Parameter], lr: float, config: Optimizer) -> torch.optim.AdamW:
+    """AdamW with the run's constants; one fused pass over the parameters."""
+    return torch.optim.AdamW(
+        parameters,
+        lr=lr,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def schedule_factor(config: Optimizer, update: int, updates: int) -> float:
+    """Multiplier of the learning rate for step `update` of `updates` (the first is 1): warm-up, then constant or linear to 0."""
+    if update <= config.warmup_updates:
+        return update / config.warmup_updates
+    if config.schedule == "constant":
+        return 1.0
+    return (updates - update + 1) / (updates - config.warmup_updates)
+
+
+def take_step(optimizer: torch.optim.Optimizer, lr: float, max_grad_norm: float) -> float:
+    """Clip, step and clear the gradients; returns the 2-norm before clipping. Raises Diverged if it is not finite."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    norm = float(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+    if not math.isfinite(norm):
+        raise Diverged(f"gradient norm is {norm}")
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+class StepMetrics:
+    """Sums the microbatches of one optimizer step: losses add, means add as numerator and count, maxima stay maxima."""
+
+    def __init__(self) -> None:
+        self.loss: torch.Tensor | None = None
+        self.means: dict[str, Mean] = {}
+        self.maxima: dict[str, torch.Tensor] = {}
+
+    def add(self, parts: LossParts) -> None:
+        loss = parts.loss.detach()
+        self.loss = loss if self.loss is None else self.loss + loss
+        for name, mean in parts.means.items():
+            self.add_mean(name, mean)
+        for name, value in parts.maxima.items():
+            self.maxima[name] = torch.maximum(self.maxima[name], value) if name in self.maxima else value
+
+    def add_mean(self, name: str, mean: Mean) -> None:
+        self.means[name] = self.means[name].plus(mean) if name in self.means else mean
+
+    def values(self) -> dict[str, float]:
+        """Plain numbers by name, without the loss."""
+        means = {name: mean.value() for name, mean in self.means.items()}
+        return means | {name: float(value) for name, value in self.maxima.items()}
+
+    def checked_loss(self) -> float:
+        """The step's loss. Raises Diverged if it is not finite."""
+        assert self.loss is not None, "a step has at least one microbatch"
+        loss = float(self.loss)
+        if not math.isfinite(loss):
+            raise Diverged(f"loss is {loss}")
+        return loss

@@ -1,0 +1,109 @@
+"""Scoring: per-token log-probabilities, entropies and values of given completions; one definition for all objectives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from bench.models import Critic
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Prompts and completions as rectangles: prompts padded on the left, completions on the right."""
+
+    prompt_ids: Tensor
+    """int64 (rows, prompt width)."""
+    prompt_lengths: tuple[int, ...]
+    completion_ids: Tensor
+    """int64 (rows, completion width)."""
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad_id: int) -> "Sequences":
+        """Pad lists of token ids to rectangles."""
+        return cls(
+            pad_left(prompts, pad_id),
+            tuple(len(p) for p in prompts),
+            pad_right(completions, pad_id),
+            tuple(len(c) for c in completions),
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def mask(self) -> Tensor:
+        """bool (rows, completion width): True for generated tokens, from lengths and never from token values."""
+        width = torch.arange(self.completion_ids.shape[1])
+        return (width[None, :] < torch.tensor(self.lengths)[:, None]).to(self.completion_ids.device)
+
+    def rows(self, index: Sequence[int]) -> "Sequences":
+        """Some of the rows, with padding that none of them needs cut away."""
+        prompt_lengths = tuple(self.prompt_lengths[i] for i in index)
+        lengths = tuple(self.lengths[i] for i in index)
+        picked = torch.as_tensor(index, device=self.prompt_ids.device)
+        prompts = self.prompt_ids[picked, self.prompt_ids.shape[1] - max(prompt_lengths) :]
+        return Sequences(prompts, prompt_lengths, self.completion_ids[picked, : max(lengths)], lengths)
+
+    def to(self, device: torch.device | str) -> "Sequences":
+        return Sequences(self.prompt_ids.to(device), self.prompt_lengths, self.completion_ids.to(device), self.lengths)
+
+
+def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+    """int64 (rows, longest): each row ends at the right edge."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
+
+
+def pad_right(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
+    """int64 (rows, longest): each row begins at the left edge."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([list(row) + [pad_id] * (width - len(row)) for row in rows])
+
+
+def attention_inputs(prompt_lengths: Sequence[int], width: int, extra: int, device: torch.device) -> dict[str, Tensor]:
+    """Mask and positions for left-padded prompts of `width` followed by `extra` tokens; empty where nothing is padded.
+
+    Padding after a completion needs no mask: attention is causal, and what stands there is never read.
+    """
+    if all(length == width for length in prompt_lengths):
+        return {}
+    padding = width - torch.tensor(prompt_lengths)
+    positions = torch.arange(width + extra)[None, :] - padding[:, None]
+    return {
+        "attention_mask": (positions >= 0).long().to(device),
+        "position_ids": positions.clamp(min=0).to(device),
+    }
+
+
+def _inputs(sequences: Sequences) -> dict[str, Tensor]:
+    ids = torch.cat([sequences.prompt_ids, sequences.completion_ids], dim=1)
+    width, extra = sequences.prompt_ids.shape[1], sequences.completion_ids.shape[1]
+    return {"input_ids": ids, **attention_inputs(sequences.prompt_lengths, width, extra, ids.device)}
+
+
+def token_logps(network: PreTrainedModel, sequences: Sequences, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of softmax(logits / temperature) at each completion token.
+
+    Both float32 (rows, completion width); the first carries the gradient, the second none. Only completion positions pass
+    through the vocabulary head.
+    """
+    ids = sequences.completion_ids
+    output = network(**_inputs(sequences), logits_to_keep=ids.shape[1] + 1, use_cache=False)
+    logits = output.logits[:, :-1].float() / temperature
+    normaliser = logits.logsumexp(dim=-1)
+    logp = logits.gather(-1, ids[..., None]).squeeze(-1) - normaliser
+    with torch.no_grad():
+        shifted = logits - normaliser[..., None]
+        entropy = -(shifted.exp() * shifted).sum(dim=-1)
+    return logp, entropy
+
+
+def token_values(critic: Critic, sequences: Sequences) -> Tensor:
+    """The critic's value of the state before each completion token: float32 (rows, completion width)."""
+    hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
+    first = sequences.prompt_ids.shape[1] - 1
+    return critic.head(hidden[:, first:-1].float()).squeeze(-1)

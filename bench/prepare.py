@@ -1,0 +1,197 @@
+"""What several runs share, made once under a lock and cached by content: the starting model and its evaluation."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from bench.config import PretrainedModel, Run, TinyModel, WarmStart, model_digest
+from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
+from bench.fingerprint import data_digest
+from bench.generate import sample
+from bench.models import LanguageModel, create_tiny, load_folder, load_pretrained, save_folder
+from bench.policy import Sequences, token_logps
+from bench.progress import progress
+from bench.seeding import stream_key
+from bench.store import write_json
+from tasks.parts.problem import ProceduralTask, Task
+
+MARKER = "made.json"
+
+
+class PreparationFailed(RuntimeError):
+    """A shared stage did not reach what it was asked for; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model that every run of a sweep starts from."""
+
+    model: LanguageModel
+    about: Mapping[str, Any]
+    """How it came to be: empty for a pretrained model, the warm start's record otherwise."""
+
+
+def cached(cache: Path, kind: str, content: Mapping[str, Any], make: Callable[[Path], dict[str, Any]]) -> Path:
+    """The folder of this content in the cache, made now by `make` if it is not there; one process makes, others wait.
+
+    `make` fills the folder and returns a record, which is written last and marks the folder as whole.
+    """
+    folder = cache / kind / data_digest(dict(content))[:12]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(str(folder) + ".lock"):
+        if not (folder / MARKER).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            record = make(folder)
+            write_json(folder / MARKER, {"content": content, **record})
+    return folder
+
+
+def start_content(run: Run) -> dict[str, Any]:
+    """Everything that the starting model depends on; runs that agree in it share it."""
+    dump = run.dump()
+    content: dict[str, Any] = {name: dump[name] for name in ("model", "warm_start")}
+    if isinstance(run.model, PretrainedModel):
+        content["model"]["path"] = model_digest(run.model)
+    if run.warm_start is not None:
+        content |= {"task": dump["task"], "task_version": run.task.version}
+        content |= {name: dump["rollout"][name] for name in ("max_completion_tokens", "temperature")}
+    elif isinstance(run.model, TinyModel):
+        content |= {"alphabet": run.task.alphabet, "seed": run.seed}
+    return content
+
+
+def starting_model(run: Run) -> Start:
+    """Load the pretrained model, or the warm-started one, which is made first where the cache does not hold it."""
+    if run.warm_start is None:
+        return Start(_initial(run, run.seed), {})
+    folder = cached(Path(run.output.cache), "warm_start", start_content(run), lambda folder: warm_start(run, folder))
+    model = load_folder(folder / "model", _initial_format(run))
+    return Start(model, json.loads((folder / MARKER).read_text()))
+
+
+def _initial_format(run: Run) -> str:
+    return run.model.prompt_format if isinstance(run.model, PretrainedModel) else "plain"
+
+
+def _initial(run: Run, seed: int) -> LanguageModel:
+    if isinstance(run.model, TinyModel):
+        return create_tiny(run.model, run.task.alphabet, seed)
+    return load_pretrained(run.model)
+
+
+def warm_start(run: Run, folder: Path) -> dict[str, Any]:
+    """Supervised fine-tuning on worked solutions until the validation Pass@1 that was asked for.
+
+    Raises:
+        PreparationFailed: `warm_start.max_updates` steps did not reach it.
+    """
+    config = run.warm_start
+    assert config is not None, "a run without a warm start has none to make"
+    torch.set_num_threads(config.threads)
+    model = _initial(run, config.seed)
+    optimizer = torch.optim.AdamW(model.network.parameters(), lr=config.lr, weight_decay=0.0, fused=True)
+    checks: list[dict[str, float]] = []
+    with progress("warm start", config.max_updates) as advance:
+        for update in range(1, config.max_updates + 1):
+            loss = _fine_tune(run, config, model, optimizer, update)
+            advance(1, f"loss {loss:.3f}" + (f", Pass@1 {checks[-1]['pass@1']:.2f}" if checks else ""))
+            if update % config.check_every == 0 or update == config.max_updates:
+                checks.append({"update": update, "loss": loss, "pass@1": _check(run, config, model)})
+                if checks[-1]["pass@1"] >= config.stop_at_pass_at_1:
+                    save_folder(model, folder / "model")
+                    return {"updates": update, "checks": checks}
+    best = max(check["pass@1"] for check in checks)
+    raise PreparationFailed(
+        f"warm_start.stop_at_pass_at_1: {config.stop_at_pass_at_1} was not reached in {config.max_updates} updates (best "
+        f"{best:.3f}): raise warm_start.max_updates or lr, enlarge the model, or make the task easier"
+    )
+
+
+def _fine_tune(
+    run: Run, config: WarmStart, model: LanguageModel, optimizer: torch.optim.Optimizer, update: int
+) -> float:
+    """One step on the mean negative log-likelihood per solution token, end token included."""
+    problems = _solved(run.task, config, update)
+    prompts = [model.encode_prompt(problem.prompt) for problem in problems]
+    solutions = [model.encode_completion(problem.solution or "") for problem in problems]
+    sequences = Sequences.of(prompts, solutions, model.pad_id)
+    logp, _ = token_logps(model.network, sequences, 1.0)
+    loss = -(logp * sequences.mask).sum() / sequences.mask.sum()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.network.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(loss.detach())
+
+
+def _solved(task: Task, config: WarmStart, update: int) -> list[Any]:
+    """The solved training problems of one step, from a stream of the warm start's own."""
+    if not isinstance(task, ProceduralTask):
+        raise PreparationFailed("warm_start: only tasks that make their own problems can be warm-started so far")
+    keys = [stream_key(config.seed, "warm start", update, i) for i in range(config.batch_size)]
+    return [task.generate("train", key) for key in keys]
+
+
+def _check(run: Run, config: WarmStart, model: LanguageModel) -> float:
+    plan = Plan(
+        split="validation",
+        problems=config.check_problems,
+        samples=config.check_samples,
+        temperature=run.rollout.temperature,
+        max_completion_tokens=run.rollout.max_completion_tokens,
+        seed=config.seed,
+        purpose="warm start check",
+    )
+    return pass_at_1(evaluate(model, run.task, plan, sample))
+
+
+def evaluation_plan(run: Run, purpose: str, seed: int) -> Plan:
+    """The run's one evaluation on the test split."""
+    config = run.evaluation
+    return Plan(
+        split="test",
+        problems=config.problems,
+        samples=config.samples,
+        temperature=config.temperature,
+        max_completion_tokens=run.rollout.max_completion_tokens,
+        seed=seed,
+        purpose=purpose,
+    )
+
+
+def start_evaluation(run: Run, start: Start) -> Path:
+    """Folder with the starting model's evaluation, `start.*`; sampled once for all runs that share it."""
+    dump = run.dump()
+    content = {**start_content(run), "task": dump["task"], "task_version": run.task.version}
+    content |= {"evaluation": dump["evaluation"], "max_completion_tokens": run.rollout.max_completion_tokens}
+
+    def make(folder: Path) -> dict[str, Any]:
+        torch.set_num_threads(run.threads if run.warm_start is None else run.warm_start.threads)
+        plan = evaluation_plan(run, "evaluation of the start", 0)
+        with progress("evaluating the starting model", plan.problems * plan.samples) as advance:
+            evaluated = evaluate(start.model, run.task, plan, sample, advance=lambda done: advance(done, ""))
+        about = {"task": dump["task"], "model": "starting model"}
+        write_evaluation(folder, "start", evaluated, plan, run.evaluation.ks, about)
+        return {}
+
+    return cached(Path(run.output.cache), "start_evaluation", content, make)
+
+
+def prepare(runs: Sequence[Run]) -> None:
+    """Make whatever these runs share; what the cache holds already is left alone."""
+    done: set[str] = set()
+    for run in runs:
+        key = data_digest({**start_content(run), "evaluation": run.dump()["evaluation"]})
+        if key in done:
+            continue
+        done.add(key)
+        start = starting_model(run)
+        if run.evaluation.start:
+            start_evaluation(run, start)

@@ -1,0 +1,167 @@
+"""Rollouts: prompts in a seeded order, completions for each, grades and rewards, and the tensors that objectives read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from algorithms.axes.selection import DropUniformGroups, Selection
+from bench.config import Reward, Run
+from bench.generate import Completion, Generator
+from bench.instruments import Instruments
+from bench.models import LanguageModel
+from bench.policy import Sequences
+from bench.problems import load_problems, num_problems
+from bench.seeding import generator, stream_key
+from tasks.parts.problem import Grade, Problem, ProceduralTask, Task
+
+
+class NothingToLearn(RuntimeError):
+    """No informative group or pair was found: training would move nothing. The message says what to change."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One completion with its verdict and the run's whole reward (NaN: unscorable)."""
+
+    completion: Completion
+    text: str
+    grade: Grade
+    reward: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """All completions of one prompt."""
+
+    problem: Problem
+    prompt_ids: tuple[int, ...]
+    members: tuple[Graded, ...]
+
+    @property
+    def correct(self) -> list[float]:
+        """The verifier's bit of each member; NaN where it could not tell."""
+        return [float("nan") if m.grade.correct is None else float(m.grade.correct) for m in self.members]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One rollout after selection, and what it cost."""
+
+    groups: list[Group]
+    rounds: int
+    """Rounds of sampling used."""
+    num_generated_groups: int
+    num_generated_tokens: int
+
+
+class PromptStream:
+    """The prompts of each generation round: a function of seed and round alone, so every algorithm sees the same."""
+
+    def __init__(self, task: Task, seed: int, per_round: int):
+        self.task, self.seed, self.per_round = task, seed, per_round
+        self.size = None if isinstance(task, ProceduralTask) else num_problems(task, "train")
+
+    def round(self, index: int) -> list[Problem]:
+        """Problems of round `index`; a finite data set is passed in a new order each epoch."""
+        if isinstance(self.task, ProceduralTask):
+            keys = [stream_key(self.seed, "prompts", index, i) for i in range(self.per_round)]
+            return [self.task.generate("train", key) for key in keys]
+        assert self.size is not None, "only procedural tasks are unbounded"
+        problems = load_problems(self.task, "train", 0, self.size)
+        positions = range(index * self.per_round, (index + 1) * self.per_round)
+        return [problems[self._order(position // self.size)[position % self.size]] for position in positions]
+
+    def _order(self, epoch: int) -> list[int]:
+        return generator(self.seed, "prompt order", epoch).permutation(self.size).tolist()
+
+
+def whole_reward(weights: Reward, task: Task, problem: Problem, text: str, grade: Grade) -> float:
+    """The run's reward of one completion: the verifier's verdict and the format score, weighted; NaN if unscorable."""
+    if grade.correct is None:
+        return float("nan")
+    verdict = weights.correct if grade.correct else weights.wrong
+    return verdict + (weights.format * task.format_score(problem, text) if weights.format else 0.0)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Everything that turns problems into graded groups: the engine, the task and the run's reward."""
+
+    run: Run
+    task: Task
+    generate: Generator
+    instruments: Instruments
+
+    def groups(self, model: LanguageModel, problems: Sequence[Problem], round_index: int) -> list[Group]:
+        """Sample and grade `rollout.group_size` completions of each problem."""
+        rollout = self.run.rollout
+        prompts = [model.encode_prompt(problem.prompt) for problem in problems]
+        keys = [
+            [stream_key(self.run.seed, "rollout", round_index, problem.id, m) for m in range(rollout.group_size)]
+            for problem in problems
+        ]
+        with self.instruments.phase("rollout"):
+            completions = self.generate(
+                model, prompts, keys, max_tokens=rollout.max_completion_tokens, temperature=rollout.temperature
+            )
+        flat = [completion for own in completions for completion in own]
+        generated = sum(len(completion.token_ids) for completion in flat)
+        self.instruments.clock.count(prompt=sum(map(len, prompts)) * rollout.group_size, generated=generated, completions=len(flat))
+        with self.instruments.phase("reward"):
+            graded = [[self.grade(model, p, c) for c in own] for p, own in zip(problems, completions, strict=True)]
+        return [
+            Group(problem, tuple(prompt), tuple(members))
+            for problem, prompt, members in zip(problems, prompts, graded, strict=True)
+        ]
+
+    def grade(self, model: LanguageModel, problem: Problem, completion: Completion) -> Graded:
+        """Decode and grade one completion."""
+        text = model.decode(completion.token_ids)
+        grade = self.task.grade(problem, text, truncated=not completion.terminated)
+        return Graded(completion, text, grade, whole_reward(self.run.reward, self.task, problem, text, grade))
+
+    def collect(self, model: LanguageModel, stream: PromptStream, first_round: int, selection: Selection) -> Collected:
+        """Sample rounds until `rollout.prompts` groups are selected, or the selection's rounds are used up."""
+        wanted = self.run.rollout.prompts
+        kept: list[Group] = []
+        passed_over: list[Group] = []
+        rounds = tokens = 0
+        while len(kept) < wanted and rounds < selection.max_rounds:
+            groups = self.groups(model, stream.round(first_round + rounds), first_round + rounds)
+            keep = selection.keep(torch.tensor([group.correct for group in groups], dtype=torch.float64)).tolist()
+            kept += [group for group, chosen in zip(groups, keep, strict=True) if chosen]
+            passed_over += [group for group, chosen in zip(groups, keep, strict=True) if not chosen]
+            rounds += 1
+            tokens += sum(len(member.completion.token_ids) for group in groups for member in group.members)
+        if len(kept) < wanted and isinstance(selection, DropUniformGroups):
+            kept = _exhausted(selection, kept, passed_over, wanted)
+        return Collected(kept[:wanted], rounds, rounds * wanted, tokens)
+
+
+def _exhausted(selection: DropUniformGroups, kept: list[Group], passed_over: list[Group], wanted: int) -> list[Group]:
+    """What the selection's policy makes of too few informative groups."""
+    if selection.on_exhausted == "pad_with_uniform":
+        return kept + passed_over[: wanted - len(kept)]
+    if selection.on_exhausted == "use_partial" and kept:
+        return kept
+    sampled = len(kept) + len(passed_over)
+    solved = sum(1 for group in passed_over if all(bit == 1 for bit in group.correct))
+    raise NothingToLearn(
+        f"dynamic sampling found {len(kept)} of {wanted} groups with both right and wrong completions in "
+        f"{selection.max_rounds} rounds ({sampled} groups sampled, {solved} all right, "
+        f"{len(passed_over) - solved} without a right one): make the task easier or harder, enlarge "
+        "rollout.group_size or objective.selection.max_rounds, or set objective.selection.on_exhausted"
+    )
+
+
+def sequences_of(groups: Sequence[Group], pad_id: int) -> Sequences:
+    """All completions of all groups, in order, as one rectangle."""
+    prompts = [group.prompt_ids for group in groups for _ in group.members]
+    return Sequences.of(prompts, [m.completion.token_ids for group in groups for m in group.members], pad_id)
+
+
+def sampler_logps(groups: Sequence[Group], width: int) -> torch.Tensor:
+    """The engine's own log-probabilities: float32 (rows, width), 0 beyond each completion."""
+    rows = [m.completion.logps for group in groups for m in group.members]
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float32)

@@ -1,0 +1,291 @@
+"""Training: one run from its configuration to its files, read top to bottom."""
+
+import math
+import signal
+import traceback
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from algorithms.axes.policy_gradient import PolicyGradient
+from bench import checkpoint, store
+from bench.catalog import load_preset
+from bench.config import Run
+from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
+from bench.generate import sample
+from bench.instruments import Instruments
+from bench.learn_online import OnlineLearner
+from bench.learn_pairs import PairLearner
+from bench.learner import Cast, Learner
+from bench.memory import MemoryMeter
+from bench.meter import PhaseClock, device_clock, throughput
+from bench.models import Critic, LanguageModel, save_folder
+from bench.optimize import Diverged, adamw
+from bench.prepare import PreparationFailed, Start, evaluation_plan, start_evaluation, starting_model
+from bench.progress import progress
+from bench.provenance import optimizer_readback, provenance
+from bench.rollout import NothingToLearn, Sampler
+from bench.tracking import Mirror, prepare_store, tracking_uri
+
+
+class Interrupted(BaseException):
+    """The process was asked to stop."""
+
+
+@dataclass
+class Best:
+    """The best validation so far, and which update reached it; saved with every checkpoint."""
+
+    update: int = 0
+    score: float = -math.inf
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run in progress and where it writes."""
+
+    run: Run
+    directory: Path
+    attempt: int
+    start: Start
+    learner: Learner
+    instruments: Instruments
+    mirror: Mirror | None
+    best: Best = field(default_factory=Best)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.directory / "checkpoints"
+
+    @property
+    def policy(self) -> LanguageModel:
+        return self.learner.cast.policy
+
+
+def execute(run: Run, directory: Path) -> store.Status:
+    """Train, evaluate and write everything; returns how it ended. A run that has ended is left as it is.
+
+    Failures of the run (diverged, out of memory, nothing to learn) are states with a sentence, not exceptions.
+    """
+    status = store.read_status(directory)
+    if status.terminal and status.state != "failed":
+        return status
+    attempt = status.attempt + 1
+    store.set_status(directory, "running", attempt=attempt)
+    job: Job | None = None
+    try:
+        with _stoppable():
+            job = set_up(run, directory, attempt)
+            train(job)
+            finish(job)
+        return _end(job, directory, attempt, "finished")
+    except Diverged as error:
+        return _end(job, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
+    except (NothingToLearn, PreparationFailed) as error:
+        return _end(job, directory, attempt, "failed", str(error))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        return _end(job, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
+    except (Interrupted, KeyboardInterrupt):
+        return _end(job, directory, attempt, "interrupted", f"stopped after update {_update_of(job)}")
+    except Exception as error:
+        traceback.print_exc()
+        return _end(job, directory, attempt, "failed", f"{type(error).__name__}: {error}")
+
+
+def set_up(run: Run, directory: Path, attempt: int) -> Job:
+    """Write what is known before training, load the models that the objective needs, resume where there is a checkpoint."""
+    torch.set_num_threads(run.threads)
+    preset = load_preset(run.algorithm)
+    store.write_yaml(directory / "run.yaml", run.dump())
+    formula = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
+    objective = run.dump()["objective"]
+    store.write_json(directory / "formula.json", {**formula, "sources": preset.sources, "objective": objective})
+    mirror = _open_mirror(run, directory)
+    start = starting_model(run)
+    if run.evaluation.start:
+        copy_evaluation(start_evaluation(run, start), directory / "eval")
+    torch.set_num_threads(run.threads)
+    cast = make_cast(run, start.model)
+    instruments = Instruments(PhaseClock(device_clock(run.device)), MemoryMeter(run.device))
+    instruments.memory.own("policy", cast.policy.network)
+    instruments.memory.own("optimizer", cast.optimizer)
+    if cast.reference is not None:
+        instruments.memory.own("reference", cast.reference.network)
+    if cast.critic is not None and cast.critic_optimizer is not None:
+        instruments.memory.own("critic", cast.critic)
+        instruments.memory.own("optimizer", cast.critic_optimizer)
+    sampler = Sampler(run, run.task, sample, instruments)
+    family = OnlineLearner if isinstance(run.objective, PolicyGradient) else PairLearner
+    learner = family(run, run.objective, cast, sampler, instruments)
+    optimizers = {"policy": optimizer_readback(cast.optimizer)}
+    if cast.critic_optimizer is not None:
+        optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
+    about = {"start": dict(start.about), "start_weights_sha256": checkpoint.weights_digest(cast.policy.network)}
+    written = provenance(run.dump(), threads=torch.get_num_threads())
+    store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
+    return Job(run, directory, attempt, start, learner, instruments, mirror)
+
+
+def make_cast(run: Run, start: LanguageModel) -> Cast:
+    """The policy, and a reference and a critic exactly where the objective needs them in memory."""
+    needs = run.objective.needs
+    network = start.network.to(run.device)
+    reference, critic, critic_optimizer = None, None, None
+    if needs.reference and isinstance(run.objective, PolicyGradient):
+        reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)
+    if needs.critic:
+        assert run.critic is not None, "the configuration gives a critic to objectives that need one"
+        critic = Critic(deepcopy(network)).to(run.device)
+        critic_optimizer = adamw(critic.parameters(), run.critic.lr, run.optimizer)
+    optimizer = adamw(network.parameters(), run.optimizer.lr, run.optimizer)
+    policy = LanguageModel(network, start.tokenizer, start.prompt_format)
+    return Cast(policy, optimizer, reference, critic, critic_optimizer)
+
+
+def train(job: Job) -> None:
+    """All updates of the budget: learn, record, validate, save."""
+    run, learner, counters = job.run, job.learner, job.learner.cast.progress
+    learner.prepare()
+    _record_time(job, update=0, metered=False)
+    _resume(job)
+    with progress(f"{run.algorithm} seed {run.seed}", run.budget.updates) as advance:
+        advance(counters.update, "")
+        if counters.update == 0:
+            _validate(job, {"update": 0})
+        while counters.update < run.budget.updates:
+            metered = _is_metered(run, counters.update, learner.updates_per_advance)
+            job.instruments.memory.metering = metered
+            for record in learner.advance():
+                _record_time(job, update=record["update"], metered=metered)
+                job.instruments.memory.metering = False
+                _validate(job, record)
+                job.instruments.memory.metering = metered
+                advance(1, _remark(record))
+            job.instruments.memory.metering = False
+            _save(job)
+
+
+def _is_metered(run: Run, update: int, step: int) -> bool:
+    """Whether one of the next `step` updates is a multiple of `meter.every`."""
+    every = run.meter.every
+    return every > 0 and (update + step) // every > update // every
+
+
+def _remark(record: dict[str, Any]) -> str:
+    shown = {name: record[name] for name in ("reward/mean", "validation/pass@1", "dpo/accuracy") if name in record}
+    return "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
+
+
+def _record_time(job: Job, *, update: int, metered: bool) -> None:
+    record = job.instruments.clock.take(attempt=job.attempt, update=update, metered=metered)
+    store.append_jsonl(job.directory / "timings.jsonl", record)
+
+
+def _validate(job: Job, record: dict[str, Any]) -> None:
+    """Write the update's metrics, with held-out accuracy at its cadence; keep the best weights if they may be chosen."""
+    config, update = job.run.validation, record["update"]
+    if config.every and update % config.every == 0:
+        plan = Plan(
+            split="validation",
+            problems=config.problems,
+            samples=config.samples,
+            temperature=job.run.rollout.temperature,
+            max_completion_tokens=job.run.rollout.max_completion_tokens,
+            seed=job.run.seed,
+            purpose="validation",
+        )
+        with job.instruments.phase("validation"):
+            score = pass_at_1(evaluate(job.policy, job.run.task, plan, sample))
+        record = {**record, "validation/pass@1": score}
+        if config.select == "validation" and score > job.best.score:
+            job.best.update, job.best.score = update, score
+            save_folder(job.policy, job.checkpoints / "best")
+    if len(record) > 1:
+        store.append_jsonl(job.directory / "metrics.jsonl", record)
+        if job.mirror is not None:
+            job.mirror.sync_soon()
+
+
+def _save(job: Job) -> None:
+    config, update = job.run.checkpoint, job.learner.cast.progress.update
+    step = job.learner.updates_per_advance
+    if config.every and update // config.every > (update - step) // config.every and update < job.run.budget.updates:
+        extra = {"best": {"update": job.best.update, "score": job.best.score if job.best.update else None}}
+        checkpoint.save(job.checkpoints, job.learner.cast, keep=config.keep, extra=extra)
+
+
+def _resume(job: Job) -> None:
+    """Continue from the newest whole checkpoint; metrics beyond it are cut off, for they will be written again."""
+    found = checkpoint.complete(job.checkpoints)
+    if found:
+        best = checkpoint.restore(found[-1], job.learner.cast)["best"]
+        if best["score"] is not None:
+            job.best.update, job.best.score = best["update"], best["score"]
+        store.truncate_jsonl(job.directory / "metrics.jsonl", job.learner.cast.progress.update)
+    else:
+        store.truncate_jsonl(job.directory / "metrics.jsonl", -1)
+
+
+def finish(job: Job) -> None:
+    """The final model by the run's rule, its one evaluation on the test split, and the sums of the meters."""
+    run, policy = job.run, job.policy
+    chosen = run.budget.updates
+    if run.validation.select == "validation":
+        checkpoint.load_weights(policy, job.checkpoints / "best")
+        chosen = job.best.update
+    save_folder(policy, job.checkpoints / "final")
+    digest = checkpoint.weights_digest(policy.network)
+    store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
+    plan = evaluation_plan(run, "evaluation", run.seed)
+    with progress(f"evaluating {run.algorithm} seed {run.seed}", plan.problems * plan.samples) as advance:
+        evaluated = evaluate(policy, run.task, plan, sample, advance=lambda done: advance(done, ""))
+    about = {"task": run.dump()["task"], "model": f"{run.algorithm} seed {run.seed} update {chosen}"}
+    write_evaluation(job.directory / "eval", "test", evaluated, plan, run.evaluation.ks, about)
+    store.write_json(job.directory / "memory.json", job.instruments.memory.report())
+    timings = store.read_jsonl(job.directory / "timings.jsonl").records
+    store.write_json(job.directory / "throughput.json", throughput(timings))
+
+
+def copy_evaluation(source: Path, target: Path) -> None:
+    """Copy a shared evaluation into the run, which is then sufficient by itself; the manifest comes last."""
+    for suffix in ("parquet", "estimates.parquet", "jsonl.zst", "json"):
+        store.write_bytes(target / f"start.{suffix}", (source / f"start.{suffix}").read_bytes())
+
+
+def _open_mirror(run: Run, directory: Path) -> Mirror | None:
+    if not run.tracking.enabled:
+        return None
+    uri = tracking_uri(run.output.root, run.tracking.uri)
+    experiment = prepare_store(uri, run.output.sweep, Path(run.output.root) / "mlartifacts")
+    mirror = Mirror(directory, uri, experiment)
+    mirror.start()
+    return mirror
+
+
+def _end(job: Job | None, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:
+    """Record how the run ended, whatever else is missing."""
+    store.set_status(directory, state, attempt=attempt, error=error)
+    if job is not None and job.mirror is not None:
+        job.mirror.finish(state)
+    return store.read_status(directory)
+
+
+def _update_of(job: Job | None) -> int:
+    return 0 if job is None else job.learner.cast.progress.update
+
+
+class _stoppable:
+    """While inside, SIGTERM ends the run as `interrupted` at once, with its files kept."""
+
+    def __enter__(self) -> None:
+        def stop(signum: int, frame: Any) -> None:
+            raise Interrupted
+
+        self.before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, stop)
+
+    def __exit__(self, *exception: object) -> None:
+        signal.signal(signal.SIGTERM, self.before)

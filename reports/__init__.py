@@ -1,0 +1,1 @@
+"""Reports on a sweep, rebuilt from run directories alone: every module with a `render` is one report."""

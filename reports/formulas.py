@@ -1,0 +1,75 @@
+"""Formulas: the objective in force for each algorithm, axis by axis, and where each of its constants comes from."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.store import RunRecord
+from reports.parts.arms import Arm, arms_of
+from reports.parts.page import Block, Page, Text, slug
+from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, words
+
+position = 60
+
+
+def render(runs: Sequence[RunRecord]) -> Page:
+    """One table for each objective that was run, from the formula.json that the runs wrote."""
+    blocks: list[Block] = [
+        Text("What each run optimised, as it was resolved at its start, whatever its file is called.")
+    ]
+    tables: dict[str, Table] = {}
+    for arm in arms_of(runs):
+        table = _formula_table(arm)
+        if table:
+            tables.setdefault(table.name, table)
+        else:
+            blocks.append(Text(f"{arm.label}: {NOT_AVAILABLE}, its runs have no formula.json."))
+    return Page("formulas", "Formulas", (*blocks, *tables.values()))
+
+
+def _formula_table(arm: Arm) -> Table | None:
+    """The formula of an arm; None where none of its runs wrote one."""
+    formula = next((run.formula for run in arm.runs if run.formula), None)
+    if formula is None:
+        return None
+    sources: Mapping[str, str] = formula["sources"]
+    rows: list[tuple[Cell, ...]] = []
+    records: list[dict[str, Any]] = []
+    for axis, line in formula["formula"].items():
+        of_knobs = {key: source for key, source in sources.items() if key.startswith(f"{axis}.")}
+        knobs = tuple(f"{key.removeprefix(f'{axis}.')}: {source}" for key, source in of_knobs.items())
+        rows.append(cells(words(axis), str(line), Cell(sources.get(axis, NOT_AVAILABLE), knobs)))
+        records.append(
+            {"axis": axis, "formula": line, "source": sources.get(axis, ""), "source_of_knobs": "; ".join(knobs)}
+        )
+    title = str(formula["title"]).rstrip(".")
+    caption = f"{title}." if arm.label in title else f"{arm.label}. {title}."
+    columns = ("Axis", "In force", "Source")
+    return Table(f"formula_{slug(arm.label)}", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
+
+
+def objective_tables(runs: Sequence[RunRecord]) -> list[Table]:
+    """A table for each family of objectives: a row an algorithm, a column an axis, a cell a component with its knobs."""
+    families: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for arm in arms_of(runs):
+        formula = next((run.formula for run in arm.runs if run.formula), None)
+        if formula:
+            objective: Mapping[str, Any] = formula["objective"]
+            families.setdefault(objective["kind"], {}).setdefault(arm.label, objective)
+    tables: list[Table] = []
+    for family, members in families.items():
+        axes = list(dict.fromkeys(axis for objective in members.values() for axis in objective if axis != "kind"))
+        rows = [cells(label, *(component(of.get(axis)) for axis in axes)) for label, of in members.items()]
+        records = [{"arm": label, **{axis: component(of.get(axis)) for axis in axes}} for label, of in members.items()]
+        columns = ("Algorithm", *(words(axis).capitalize() for axis in axes))
+        caption = f"Objectives of the family {words(family)}."
+        tables.append(Table(f"objectives_{family}", caption, columns, tuple(rows), tuple(records), len(columns)))
+    return tables
+
+
+def component(value: Any) -> str:
+    """A component of an objective in words: its kind, then its knobs."""
+    if not isinstance(value, Mapping):
+        return NOT_AVAILABLE if value is None else str(value)
+    knobs = ", ".join(f"{words(key)} {component(item)}" for key, item in value.items() if key != "kind")
+    kind = words(str(value.get("kind", "")))
+    return f"{kind} ({knobs})" if knobs else kind

@@ -1,0 +1,124 @@
+"""Overview: what each algorithm made of the starting model, with every run accounted for."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.statistics import Interval
+from bench.store import RunRecord
+from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.checks import warnings_of
+from reports.parts.page import Block, Heading, Notes, Page, Text, slug
+from reports.parts.scores import (
+    ESTIMANDS,
+    NAMES,
+    Measure,
+    chosen_ks,
+    gain,
+    ks_of,
+    protocol,
+    score,
+    starts_of,
+    tested,
+    values,
+)
+from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
+
+position = 10
+
+
+def render(runs: Sequence[RunRecord]) -> Page:
+    """Warnings, then for each task the scores and their change."""
+    tasks = by_task(arms_of(runs))
+    states = Counter(run.status.state for run in runs)
+    summary = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    blocks: list[Block] = [Text(f"{len(runs)} runs: {summary}.")]
+    warnings = warnings_of(runs)
+    blocks += [Notes(tuple(warnings), warning=True)] if warnings else []
+    for task, arms in tasks.items():
+        blocks += [Heading(task)] if len(tasks) > 1 else []
+        blocks += [score_table(task, arms), _gain_table(task, arms)]
+    return Page("overview", "Overview", tuple(blocks))
+
+
+def measures_of(arms: Sequence[Arm]) -> list[tuple[Measure, int]]:
+    """What the tables show: Pass@K at the chosen K, then Maj@K without K = 1, where it is Pass@1."""
+    ks = chosen_ks(ks_of(arms))
+    return [("pass", k) for k in ks] + [("maj", k) for k in ks if k > 1]
+
+
+def score_table(task: str, arms: Sequence[Arm]) -> Table:
+    """A row for the starting model and one for each algorithm, also where no run of it came to an end."""
+    measures = measures_of(arms)
+    starts = starts_of(arms)
+    rows, records = [], []
+    for start, labels in starts:
+        name = "Starting model" if len(starts) == 1 else f"Starting model of {', '.join(labels)}"
+        means = [float(values(start, measure, k).mean()) for measure, k in measures]
+        rows.append(cells(name, Cell("-", ("one checkpoint",)), *(Cell(number(mean)) for mean in means)))
+        pairs = zip(measures, means, strict=True)
+        records += [{"arm": name, "measure": f"{m}@{k}", "mean": mean, "n": 1} for (m, k), mean in pairs]
+    for arm in arms:
+        scores = [score(arm, measure, k) for measure, k in measures]
+        rows.append(cells(arm.label, _seeds(arm), *(_score_cell(arm, interval) for interval in scores)))
+        for (measure, k), interval in zip(measures, scores, strict=True):
+            facts = {"mean": interval.mean, "low": interval.low, "high": interval.high} if interval else {}
+            records.append(
+                {"arm": arm.label, "measure": f"{measure}@{k}", **facts, "n": len(tested(arm)), "runs": len(arm.runs)}
+            )
+    columns = ("Algorithm", "Seeds", *(f"{NAMES[measure]}@{k}" for measure, k in measures))
+    caption = (
+        f"Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds (these problems, new training "
+        f"seeds), cut at 0 and 1. Only finished runs enter a mean; Seeds says how many of how many. {protocol(arms)}"
+    )
+    return Table(f"results_{slug(task)}", caption, columns, tuple(rows), tuple(records))
+
+
+def _seeds(arm: Arm) -> Cell:
+    others = Counter(run.status.state for run in arm.runs if run.status.state != "finished")
+    states = ", ".join(f"{count} {state}" for state, count in sorted(others.items()))
+    return Cell(f"{len(tested(arm))} of {len(arm.runs)}", (states,) if states else ())
+
+
+def _score_cell(arm: Arm, interval: Interval | None) -> Cell:
+    if interval is None:
+        return Cell("/".join(sorted({run.status.state for run in arm.runs})))
+    if math.isnan(interval.mean):
+        return Cell(NOT_AVAILABLE, ("too few samples",))
+    if interval.n == 1:
+        return Cell(number(interval.mean), ("n/a (n=1)",))
+    return Cell(number(interval.mean), (_bracket(max(interval.low, 0.0), min(interval.high, 1.0)),))
+
+
+def _gain_table(task: str, arms: Sequence[Arm]) -> Table:
+    measures = measures_of(arms)
+    rows, records = [], []
+    for arm in arms:
+        gains = [gain(arm, measure, k) for measure, k in measures]
+        rows.append(cells(arm.label, *(_gain_cell(both) for both in gains)))
+        for (measure, k), both in zip(measures, gains, strict=True):
+            record: dict[str, Any] = {"arm": arm.label, "measure": f"{measure}@{k}", "seeds": len(tested(arm))}
+            for name, interval in both.items():
+                record |= {"change": interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            records.append(record)
+    columns = ("Algorithm", *(f"Change in {NAMES[measure]}@{k}" for measure, k in measures))
+    caption = (
+        "Final minus starting model, paired by problem. First bracket: 95 % interval over problems (these checkpoints, "
+        "new problems). Second: 95 % interval over seeds and problems (new training seeds, new problems), which one "
+        f"seed cannot give. No correction for several comparisons. {protocol(arms)}"
+    )
+    return Table(f"change_{slug(task)}", caption, columns, tuple(rows), tuple(records))
+
+
+def _gain_cell(both: Mapping[str, Interval]) -> Cell:
+    if not both or math.isnan(both["problems"].mean):
+        return Cell(NOT_AVAILABLE)
+    brackets = [
+        _bracket(both[name].low, both[name].high, sign=True) if name in both else "n/a (n=1)" for name in ESTIMANDS
+    ]
+    return Cell(number(both["problems"].mean, sign=True), tuple(brackets))
+
+
+def _bracket(low: float, high: float, sign: bool = False) -> str:
+    return f"[{number(low, sign=sign)}, {number(high, sign=sign)}]"

@@ -1,0 +1,111 @@
+"""An arm is the set of runs that differ in nothing but the training seed: all that a report may average."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.store import RunRecord
+
+NOT_COMPARED = ("seed", "output", "tracking")
+"""The seed makes replicates; output and tracking cannot change a result."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """Runs of one configuration on one task, ordered by seed."""
+
+    task: str
+    algorithm: str
+    label: str
+    """What a reader sees: the algorithm's name, with the settings that set this arm apart from its siblings, if any."""
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def finished(self) -> tuple[RunRecord, ...]:
+        """The runs that reached their budget: the only ones that enter an average."""
+        return tuple(run for run in self.runs if run.status.state == "finished")
+
+
+def arms_of(runs: Sequence[RunRecord]) -> list[Arm]:
+    """Group runs into arms, ordered by task, algorithm and label."""
+    tasks = _labels([(run.task, _task_settings(run)) for run in runs])
+    groups: dict[str, dict[str, list[RunRecord]]] = {}
+    for run in runs:
+        task = tasks[run.task, _key(_task_settings(run))]
+        groups.setdefault(task, {}).setdefault(_key(_settings(run)), []).append(run)
+    found: list[Arm] = []
+    for task, members in groups.items():
+        named = {key: (_title(group[0]), _settings(group[0])) for key, group in members.items()}
+        labels = _labels(list(named.values()))
+        for key, group in members.items():
+            ordered = sorted(group, key=lambda run: (run.seed is None, run.seed or 0, run.id))
+            found.append(Arm(task, group[0].algorithm, labels[named[key][0], key], tuple(ordered)))
+    return sorted(found, key=lambda arm: (arm.task, arm.algorithm, arm.label))
+
+
+def by_task(arms: Iterable[Arm]) -> dict[str, list[Arm]]:
+    """The arms of each task, in order."""
+    tasks: dict[str, list[Arm]] = {}
+    for arm in arms:
+        tasks.setdefault(arm.task, []).append(arm)
+    return tasks
+
+
+def _title(run: RunRecord) -> str:
+    """The algorithm's name as its paper writes it: what stands before the colon of its title."""
+    name, colon, _ = str((run.formula or {}).get("title", "")).partition(":")
+    return name if colon and len(name) <= 20 else run.algorithm
+
+
+def _settings(run: RunRecord) -> dict[str, Any]:
+    """The configuration of a run as dotted keys, without what an arm does not depend on."""
+    return flatten({key: value for key, value in run.run.items() if key not in (*NOT_COMPARED, "task")})
+
+
+def _task_settings(run: RunRecord) -> dict[str, Any]:
+    task = run.run.get("task")
+    return flatten(task) if isinstance(task, dict) else {}
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one mapping with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            flat.update(flatten(item, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _labels(named: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[tuple[str, str], str]:
+    """Label each pair of a name and settings by the name; namesakes get the settings that set them apart.
+
+    A setting that most of the namesakes share is the usual one and is not spelled out.
+    """
+    namesakes: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, settings in named:
+        namesakes.setdefault(name, {})[_key(settings)] = settings
+    labels: dict[tuple[str, str], str] = {}
+    for name, variants in namesakes.items():
+        parts: dict[str, list[str]] = {variant: [] for variant in variants}
+        for key in sorted({key for settings in variants.values() for key in settings}):
+            shown = {variant: str(settings.get(key, "none")) for variant, settings in variants.items()}
+            usual, count = Counter(shown.values()).most_common(1)[0]
+            for variant, text in shown.items():
+                if count < len(variants) and not (text == usual and 2 * count > len(variants)):
+                    parts[variant].append(f"{_short(key)}={text}")
+        labels |= {(name, variant): f"{name} ({', '.join(own)})" if own else name for variant, own in parts.items()}
+    return labels
+
+
+def _short(key: str) -> str:
+    """The end of a dotted key that a reader needs: `objective.reduction.kind` is the reduction."""
+    parts = key.removeprefix("objective.").removesuffix(".kind").split(".")
+    return ".".join(parts[-2:])

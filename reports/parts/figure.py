@@ -1,0 +1,169 @@
+"""A figure in the house style: one colour, dash and marker for each algorithm, legible also without colour."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from reports.parts.arms import Arm
+from reports.parts.table import words
+
+# Okabe and Ito's palette, told apart by colour-blind readers, without its yellow (too faint for lines) and its black,
+# which belongs to the starting model.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.3, 1.3)), (0, (6, 1.5, 1.3, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = "osD^vPX"
+START = {"color": "#4d4d4d", "label": "Starting model"}
+# Tol's muted and light schemes: parts of a whole, never an algorithm.
+PARTS = ("#332288", "#88CCEE", "#44AA99", "#DDCC77", "#CC6677", "#AA4499", "#999933", "#882255", "#BBBBBB")
+HATCHES = ("", "///", "", "\\\\\\", "", "...", "", "xxx", "")
+
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "hatch.linewidth": 0.5,
+    "figure.facecolor": "white",
+    "savefig.dpi": 160,
+    # Fixed ids and outlined letters: the same bytes wherever it is made, the same look wherever it is read.
+    "svg.hashsalt": "reports",
+    "svg.fonttype": "path",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A captioned figure; `draw` is called when it is saved, inside the house style."""
+
+    name: str
+    """Stem of its files, unique in the whole report."""
+    caption: str
+    draw: Callable[[], Canvas]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an arm looks in every figure."""
+
+    color: str
+    dash: Any
+    marker: str
+
+
+def styles(arms: Sequence[Arm]) -> dict[str, Style]:
+    """One style for each arm's label; the colour is the algorithm's, its variants differ in dash and marker."""
+    algorithms = sorted({arm.algorithm for arm in arms})
+    chosen: dict[str, Style] = {}
+    for index, algorithm in enumerate(algorithms):
+        labels = sorted({arm.label for arm in arms if arm.algorithm == algorithm})
+        for variant, label in enumerate(labels):
+            mark = index + index // len(PALETTE) + variant
+            chosen[label] = Style(
+                PALETTE[index % len(PALETTE)], DASHES[mark % len(DASHES)], MARKERS[mark % len(MARKERS)]
+            )
+    return chosen
+
+
+def save(figure: Figure) -> dict[str, bytes]:
+    """The figure's files by suffix: PNG for people, SVG for print. No date, no machine, no version enters them."""
+    files: dict[str, bytes] = {}
+    with matplotlib.rc_context(STYLE):
+        canvas = figure.draw()
+        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            out = io.BytesIO()
+            canvas.savefig(out, format=suffix, metadata=metadata)
+            files[suffix] = out.getvalue()
+            canvas.set_layout_engine("none")  # the layout is found: the second file takes it over
+    return files
+
+
+def canvas(width: float, height: float) -> Canvas:
+    """An empty canvas, sizes in inches, that lays its parts out without overlap."""
+    made = Canvas(figsize=(width, height), layout="constrained")
+    made.get_layout_engine().set(w_pad=0.06, h_pad=0.06)  # type: ignore[union-attr]
+    return made
+
+
+def legend_below(on: Canvas, handles: Sequence[Any], columns: int = 6) -> None:
+    """One legend for all panels, under them."""
+    on.legend(handles=list(handles), loc="outside lower center", ncols=min(columns, len(handles)), handlelength=2.8)
+
+
+def line_of(style: Style, label: str, marker: bool = True) -> Line2D:
+    """The legend entry of an arm."""
+    return Line2D([], [], color=style.color, linestyle=style.dash, marker=style.marker if marker else "", label=label)
+
+
+def log2_axis(axes: Axes, ks: Sequence[int]) -> None:
+    """A log2 axis for K with a tick at each K that was estimated."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(list(ks)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel("K")
+
+
+def empty(axes: Axes, text: str) -> None:
+    """Say in a panel why it shows nothing."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#777777", style="italic")
+
+
+def stacked_bars(bars: Mapping[str, Mapping[str, float] | None], notes: Mapping[str, str], title: str) -> Canvas:
+    """One horizontal bar for each name, made of its parts; None draws "n/a" where the bar would be.
+
+    Args:
+        bars: from a bar's name to the sizes of its parts, or to None where they are not known.
+        notes: what stands at the end of each bar.
+        title: what the length of a bar measures, with its unit.
+    """
+    parts = list(dict.fromkeys(part for bar in bars.values() if bar for part in bar))
+    drawn = canvas(10.2, 0.42 * len(bars) + 1.35)
+    axes = drawn.subplots()
+    longest = max((sum(bar.values()) for bar in bars.values() if bar), default=1.0) or 1.0
+    for row, (name, bar) in enumerate(bars.items()):
+        left = 0.0
+        for part, size in (bar or {}).items():
+            index = parts.index(part)
+            look = {"color": PARTS[index % len(PARTS)], "hatch": HATCHES[index % len(HATCHES)]}
+            axes.barh(row, size, left=left, height=0.62, edgecolor="white", linewidth=0.6, **look)
+            left += size
+        note = notes[name] if bar else "n/a"
+        axes.text(left + 0.01 * longest, row, note, va="center", color="#444444", fontsize=8)
+    axes.set_yticks(range(len(bars)), list(bars))
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.set_xlim(0, 1.22 * longest)  # room for the notes
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(title)
+    swatches = [
+        Patch(color=PARTS[i % len(PARTS)], hatch=HATCHES[i % len(HATCHES)], label=words(p)) for i, p in enumerate(parts)
+    ]
+    for swatch in swatches:
+        swatch.set_edgecolor("white")
+    if swatches:
+        legend_below(drawn, swatches, columns=9)
+    return drawn

@@ -1,0 +1,137 @@
+"""Pass@K and Maj@K against the starting model: did an objective widen what can be solved, or only sharpen it?"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from bench.evaluation import Estimates
+from bench.store import RunRecord
+from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.figure import START, Figure, Style, canvas, empty, legend_below, line_of, log2_axis, styles
+from reports.parts.page import Block, Heading, Page, Text, slug
+from reports.parts.scores import NAMES, Measure, gain, ks_of, protocol, score, starts_of, tested, values
+from reports.parts.table import Table, cells, number
+
+position = 20
+
+DASH: dict[Measure, str] = {"pass": "-", "maj": "--"}
+NUM_COLUMNS = 5
+
+
+def render(runs: Sequence[RunRecord]) -> Page:
+    """For each task small multiples of the curves, all changes in one figure, and the numbers."""
+    arms = arms_of(runs)
+    looks, tasks = styles(arms), by_task(arms)
+    blocks: list[Block] = []
+    for task, members in tasks.items():
+        blocks += [Heading(task)] if len(tasks) > 1 else []
+        ks = ks_of(members)
+        if not ks:
+            blocks.append(Text("No evaluation yet."))
+            continue
+        levels = (
+            "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
+            "thin: each seed; band: 95 % t interval over seeds (these problems, new training seeds) where there are at "
+            f"least two, cut at the frame. {protocol(members)}"
+        )
+        changes = (
+            "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % interval over problems "
+            f"(these checkpoints, new problems); algorithms stand side by side at each K. {protocol(members)}"
+        )
+        blocks += [
+            Figure(f"pass_maj_{slug(task)}", levels, partial(_draw_levels, members, ks, looks)),
+            Figure(f"pass_maj_change_{slug(task)}", changes, partial(_draw_changes, members, ks, looks)),
+            _table(task, members, ks),
+        ]
+    return Page("pass_maj", "Pass@K and Maj@K", tuple(blocks))
+
+
+def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Style]) -> Canvas:
+    columns = min(NUM_COLUMNS, len(arms))
+    rows = -(-len(arms) // columns)
+    drawn = canvas(max(2.04 * columns, 4.0), 2.3 * rows + 0.5)
+    grid = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, arm in zip(grid.flat, arms, strict=False):
+        axes.set_title(arm.label)
+        log2_axis(axes, ks)
+        axes.set_ylim(0, 1)
+        for start, _ in starts_of([arm]):
+            _draw_curves(axes, [start], ks, START["color"], 1.1)
+        tests = [test for _, test in tested(arm)]
+        if tests:
+            _draw_curves(axes, tests, ks, looks[arm.label].color, 1.9)
+            _draw_bands(axes, arm, ks, looks[arm.label].color)
+        else:
+            empty(axes, "/".join(sorted({run.status.state for run in arm.runs})))
+    for axes in list(grid.flat)[len(arms) :]:
+        axes.remove()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("Accuracy on test")
+    entries = [Style("#000000", dash, "") for dash in DASH.values()]
+    handles = [line_of(entry, f"{NAMES[name]}@K", marker=False) for entry, name in zip(entries, DASH, strict=True)]
+    handles.append(line_of(Style(START["color"], "-", ""), START["label"], marker=False))
+    legend_below(drawn, handles)
+    return drawn
+
+
+def _draw_curves(axes: Axes, evaluations: Sequence[Estimates], ks: Sequence[int], color: str, width: float) -> None:
+    """The mean over evaluations, and each of them thin where there are several."""
+    for measure, dash in DASH.items():
+        curves = np.array([[values(one, measure, k).mean() for k in ks] for one in evaluations])
+        if len(curves) > 1:
+            axes.plot(ks, curves.T, color=color, linestyle=dash, linewidth=0.6, alpha=0.6)
+        axes.plot(ks, curves.mean(axis=0), color=color, linestyle=dash, linewidth=width)
+
+
+def _draw_bands(axes: Axes, arm: Arm, ks: Sequence[int], color: str) -> None:
+    for measure in DASH:
+        intervals = [score(arm, measure, k) for k in ks]
+        if all(interval and interval.n > 1 for interval in intervals):
+            low, high = ([getattr(interval, side) for interval in intervals] for side in ("low", "high"))
+            axes.fill_between(ks, low, high, color=color, alpha=0.13, linewidth=0)
+
+
+def _draw_changes(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Style]) -> Canvas:
+    shown = [arm for arm in arms if gain(arm, "pass", ks[0])]
+    drawn = canvas(10.2, 3.5)
+    left, right = drawn.subplots(1, 2, sharey=True)
+    for axes, measure in ((left, "pass"), (right, "maj")):
+        axes.set_title(f"Change in {NAMES[measure]}@K")
+        axes.axhline(0, color=START["color"], linewidth=1)
+        log2_axis(axes, ks)
+        for index, arm in enumerate(shown):
+            _draw_change(axes, arm, measure, ks, looks[arm.label], index - (len(shown) - 1) / 2)
+        if not shown:
+            empty(axes, "no finished run")
+    left.set_ylabel("Final minus starting model")
+    if shown:
+        legend_below(drawn, [line_of(looks[arm.label], arm.label) for arm in shown])
+    return drawn
+
+
+def _draw_change(axes: Axes, arm: Arm, measure: Measure, ks: Sequence[int], look: Style, place: float) -> None:
+    """One arm's changes, moved sideways by its place so that no bar hides another."""
+    intervals = [gain(arm, measure, k)["problems"] for k in ks]
+    x = [k * 2 ** (0.1 * place) for k in ks]
+    means, errors = [one.mean for one in intervals], [one.half_width for one in intervals]
+    axes.plot(x, means, color=look.color, linestyle=look.dash, linewidth=0.9, alpha=0.8)
+    axes.errorbar(x, means, yerr=errors, color=look.color, linestyle="", marker=look.marker, elinewidth=1.1)
+
+
+def _table(task: str, arms: Sequence[Arm], ks: Sequence[int]) -> Table:
+    rows, records = [], []
+    for arm in arms:
+        for measure in DASH:
+            found = [score(arm, measure, k) for k in ks]
+            changes = [gain(arm, measure, k).get("problems") for k in ks]
+            rows.append(cells(arm.label, f"{NAMES[measure]}@K", *(number(one.mean if one else None) for one in found)))
+            for k, one, change in zip(ks, found, changes, strict=True):
+                facts = {"mean": one.mean, "low": one.low, "high": one.high, "seeds": one.n} if one else {}
+                delta = {"change": change.mean, "change_low": change.low, "change_high": change.high} if change else {}
+                records.append({"arm": arm.label, "measure": measure, "k": k, **facts, **delta})
+    caption = f"Mean over seeds at every K; the intervals are in the CSV file. {protocol(arms)}"
+    columns = ("Algorithm", "Measure", *(f"K = {k}" for k in ks))
+    return Table(f"curves_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=2)

@@ -1,0 +1,95 @@
+"""Runs: how answers ended, and every run with its state, also those that no average holds."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from bench.store import RunRecord
+from reports.parts.arms import arms_of
+from reports.parts.page import Page
+from reports.parts.scores import tested
+from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
+
+position = 70
+
+CARD = {
+    "split": "Split",
+    "num_problems": "Problems",
+    "samples": "Samples",
+    "temperature": "Temperature",
+    "max_completion_tokens": "Max tokens",
+}
+RATES = {
+    "parsed_rate": "Parsed",
+    "truncated_rate": "Truncated",
+    "timed_out_rate": "Grader timed out",
+    "unscorable_rate": "Unscorable",
+}
+
+
+def render(runs: Sequence[RunRecord]) -> Page:
+    """The evaluations' cards, then the list of all runs."""
+    return Page("runs", "Runs", (_evaluation_table(runs), _run_table(runs)))
+
+
+def _evaluation_table(runs: Sequence[RunRecord]) -> Table:
+    rows, records = [], []
+    for arm in arms_of(runs):
+        for name in ("start", "test"):
+            found = [(run, run.manifest(name)) for run in arm.runs]
+            cards = [(run, card) for run, card in found if card]
+            for run, card in cards:
+                facts = {key: card.get(key) for key in (*CARD, *RATES)}
+                records.append({"arm": arm.label, "task": arm.task, "seed": run.seed, "evaluation": name, **facts})
+            if cards:
+                shown = [_same([card.get(key) for _, card in cards]) for key in CARD]
+                rates = [_mean([card.get(key) for _, card in cards]) for key in RATES]
+                rows.append(cells(arm.label, arm.task, name, str(len(cards)), *shown, *rates))
+    columns = ("Algorithm", "Task", "Evaluation", "Seeds", *CARD.values(), *RATES.values())
+    caption = (
+        "How the evaluations were made and how their answers ended: shares of all samples, mean over seeds, no "
+        "interval. An answer that was not found, one cut by the token limit and a wrong one are three different things."
+    )
+    return Table("evaluations", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
+
+
+def _run_table(runs: Sequence[RunRecord]) -> Table:
+    rows, records = [], []
+    for arm in arms_of(runs):
+        scores = {run.id: float(test.pass_at(1).mean()) for run, test in tested(arm) if 1 in test.ks}
+        for run in arm.runs:
+            updates = max((record.get("update", 0) for record in run.metrics), default=None)
+            seed = NOT_AVAILABLE if run.seed is None else str(run.seed)
+            state = Cell(run.status.state, (run.status.error,) if run.status.error else ())
+            budget = run.run.get("budget", {}).get("updates")
+            done = NOT_AVAILABLE if updates is None else f"{updates} of {budget or NOT_AVAILABLE}"
+            pass_at_1 = scores.get(run.id)
+            rows.append(
+                cells(arm.label, arm.task, state, seed, str(run.status.attempt), done, number(pass_at_1), run.id)
+            )
+            record: dict[str, Any] = {"arm": arm.label, "task": arm.task, "seed": run.seed, "state": run.status.state}
+            record |= {
+                "error": run.status.error,
+                "attempt": run.status.attempt,
+                "updates": updates,
+                "pass@1": pass_at_1,
+            }
+            records.append(record | {"run": run.id, **_provenance(run)})
+    columns = ("Algorithm", "Task", "State", "Seed", "Attempts", "Updates", "Pass@1", "Run")
+    caption = "Every run of the sweep; Pass@1 on test. Only finished runs enter the means above."
+    return Table("runs", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
+
+
+def _provenance(run: RunRecord) -> Mapping[str, Any]:
+    known = run.provenance or {}
+    return {key: known.get(key) for key in ("commit", "device")}
+
+
+def _same(values: Sequence[Any]) -> str:
+    """The value that all share, or all of them."""
+    return " / ".join(dict.fromkeys(NOT_AVAILABLE if value is None else str(value) for value in values))
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return number(fmean(known)) if known and len(known) == len(values) else NOT_AVAILABLE

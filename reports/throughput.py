@@ -1,0 +1,130 @@
+"""Throughput: where the seconds of an update go, and how many tokens they buy."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from bench.store import RunRecord
+from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.figure import Figure, stacked_bars
+from reports.parts.page import Block, Heading, Page, slug
+from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number, words
+
+position = 50
+
+PHASES = (
+    "rollout",
+    "reward",
+    "old_logp",
+    "ref_logp",
+    "values",
+    "advantage",
+    "policy_update",
+    "critic_update",
+    "validation",
+)
+RATES = {
+    "generated_tokens_per_second": "Generated tokens/s",
+    "processed_tokens_per_second": "Processed tokens/s",
+    "trained_tokens_per_second": "Trained tokens/s",
+    "completions_per_second": "Completions/s",
+}
+
+
+def render(runs: Sequence[RunRecord]) -> Page:
+    """Seconds an update by phase as bars, the rates, and all seconds that each run took."""
+    tasks = by_task(arms_of(runs))
+    blocks: list[Block] = []
+    for task, arms in tasks.items():
+        blocks += [Heading(task)] if len(tasks) > 1 else []
+        blocks += [_figure(task, arms), _rate_table(task, arms), _total_table(task, arms)]
+    return Page("throughput", "Throughput", tuple(blocks))
+
+
+def seconds_per_update(arm: Arm) -> dict[str, float] | None:
+    """Seconds by phase of a counted update, mean over the arm's finished runs; None where none has a record."""
+    records = [run.throughput for run in arm.finished if run.throughput and run.throughput["updates_counted"]]
+    if not records:
+        return None
+    phases = sorted({phase for record in records for phase in record["phases"]}, key=_order)
+    return {
+        phase: fmean(r["phases"].get(phase, {"seconds": 0.0})["seconds"] / r["updates_counted"] for r in records)
+        for phase in phases
+    }
+
+
+def total_seconds(run: RunRecord) -> dict[str, float]:
+    """All recorded seconds of a run by phase: start-up, metered updates and earlier attempts included."""
+    totals: dict[str, float] = {}
+    for record in run.timings:
+        for phase, seconds in record["seconds"].items():
+            totals[phase] = totals.get(phase, 0.0) + seconds
+    return totals
+
+
+def _order(phase: str) -> tuple[int, str]:
+    return (PHASES.index(phase) if phase in PHASES else len(PHASES), phase)
+
+
+def _figure(task: str, arms: Sequence[Arm]) -> Figure:
+    bars = {arm.label: seconds_per_update(arm) for arm in arms}
+    notes = {label: f"{sum(bar.values()):.2f} s" for label, bar in bars.items() if bar}
+    caption = f"Seconds of one optimizer update by phase. {_how(arms)}"
+    return Figure(f"throughput_{slug(task)}", caption, partial(stacked_bars, bars, notes, "Seconds per update"))
+
+
+def _rate_table(task: str, arms: Sequence[Arm]) -> Table:
+    rows, records = [], []
+    for arm in arms:
+        found = [run for run in arm.finished if run.throughput]
+        rates = [_spread([run.throughput[key] for run in found if run.throughput], 0) for key in RATES]
+        counted = "/".join(str(run.throughput["updates_counted"]) for run in found if run.throughput)
+        excluded = "/".join(str(run.throughput["updates_excluded"]) for run in found if run.throughput)
+        rows.append(cells(arm.label, *rates, counted or NOT_AVAILABLE, excluded or NOT_AVAILABLE))
+        for run in found:
+            keys = (*RATES, "updates_counted", "updates_excluded")
+            records.append(
+                {"arm": arm.label, "seed": run.seed, **{key: (run.throughput or {}).get(key) for key in keys}}
+            )
+    columns = ("Algorithm", *RATES.values(), "Updates counted", "Left out")
+    caption = (
+        "Rates over all seconds of the counted updates except validation. Generated: sampled tokens; processed: prompt "
+        "and sampled tokens; trained: completion tokens under the loss. Small type: lowest and highest seed. "
+        + _how(arms)
+    )
+    return Table(f"throughput_rates_{slug(task)}", caption, columns, tuple(rows), tuple(records))
+
+
+def _total_table(task: str, arms: Sequence[Arm]) -> Table:
+    totals = {run.id: total_seconds(run) for arm in arms for run in arm.runs}
+    phases = sorted({phase for total in totals.values() for phase in total}, key=_order)
+    rows, records = [], []
+    for arm in arms:
+        for run in arm.runs:
+            total = totals[run.id]
+            everything = number(sum(total.values()), 1) if total else NOT_AVAILABLE
+            texts = [number(total[phase], 1) if phase in total else "-" for phase in phases]
+            rows.append(cells(arm.label, str(run.seed), run.status.state, everything, *texts))
+            record: dict[str, Any] = {"arm": arm.label, "seed": run.seed, "state": run.status.state}
+            records.append(record | {f"{phase}_seconds": total.get(phase) for phase in phases})
+    columns = ("Algorithm", "Seed", "State", "All", *(words(phase).capitalize() for phase in phases))
+    caption = "All seconds that each run spent, by phase: start-up work, metered updates and earlier attempts included."
+    return Table(f"throughput_seconds_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
+
+
+def _spread(values: Sequence[float | None], digits: int) -> Cell:
+    """Mean over seeds, with the lowest and the highest beside it; "n/a" where a run does no such work."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return Cell(NOT_AVAILABLE)
+    spread = (f"{number(min(known), digits)} to {number(max(known), digits)}",) if len(known) > 1 else ()
+    return Cell(number(fmean(known), digits), spread)
+
+
+def _how(arms: Sequence[Arm]) -> str:
+    counts: Mapping[str, int] = {arm.label: sum(1 for run in arm.finished if run.throughput) for arm in arms}
+    seeds = ", ".join(
+        f"{label} {count}/{len(arm.runs)}" for (label, count), arm in zip(counts.items(), arms, strict=True)
+    )
+    return f"Mean over finished seeds with a record ({seeds}); metered updates are left out; no interval."

@@ -1,0 +1,1 @@
+"""Sweeps: which runs a study needs, and getting each of them done exactly once."""

@@ -1,0 +1,158 @@
+r"""Where a completion states its answer: the last "#### number", else box, else "the answer is", else the last number.
+
+All patterns are linear in the length of the text, and what they find is read through short windows, so that no
+completion, however long or malformed, can stall a grader.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from tasks.parts.numbers import MAX_SPAN, VULGAR_FRACTIONS, is_number, last_number, numbers, plain, stated_number
+
+Method = Literal["marker", "box", "phrase", "last_number", "none"]
+
+_ANNOTATION = re.compile(r"<<[^<>\n]*>>")
+_SPECIAL_TOKEN = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|</s>")
+_NEXT_QUESTION = re.compile(r"(?<=\n)[ \t*#>]*(?:Question|Problem|Q)[ \t]*\d*[ \t]*:")
+_MARKER = re.compile(r"#{4,}")
+_LEAD = re.compile(r"(?:the\s+)?(?:final\s+)?(?:answer)?(?:\s+is)?[^A-Za-z]*", re.IGNORECASE)
+_LISTING = re.compile(r"[.):]\s+[A-Za-z]")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_PHRASE = re.compile(r"\banswer\b(?:[^\n.:=]{0,60}?\bis\b|[^\n.:=]{0,30}?(?P<colon>[:=]))", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
+_LAST_DIGIT = re.compile(rf"[\d{VULGAR_FRACTIONS}](?=[^\d{VULGAR_FRACTIONS}]*\Z)")
+
+_MAX_PLACES = 32
+"""Markers, boxes or phrases that are tried, from the last one backwards."""
+_MAX_BOX = 4000
+"""Characters within which a box must close."""
+
+
+class Answer(NamedTuple):
+    """An extracted answer: its key (None where there is none) and how it was found."""
+
+    key: str | None
+    method: Method
+
+
+def final_text(completion: str) -> str:
+    """The part that can hold the answer: after the thinking, up to the end of turn or the next question.
+
+    A thought that is not closed leaves nothing. A new question ends the text only after a number has been said, so that
+    a model may restate its own question first.
+    """
+    _, _, text = completion.rpartition("</think>")
+    if "<think>" in text:
+        return ""
+    special = _SPECIAL_TOKEN.search(text)
+    if special:
+        text = text[: special.start()]
+    first_digit = re.search(r"\d", text)
+    question = _NEXT_QUESTION.search(text, first_digit.end()) if first_digit else None
+    return text[: question.start()] if question else text
+
+
+def without_annotations(text: str) -> str:
+    """GSM8K's text without its calculator annotations: "48/2 = <<48/2=24>>24" -> "48/2 = 24"."""
+    return _ANNOTATION.sub("", text)
+
+
+def gsm8k_answer(completion: str, *, truncated: bool = False) -> Answer:
+    """Find the answer as GSM8K writes it, in the order given at the top of this file.
+
+    Of a truncated completion only whole lines and explicit statements count: its last number may be half a number, and
+    is no answer that the model gave.
+    """
+    text = without_annotations(final_text(completion))
+    if truncated:
+        text = text[: text.rfind("\n") + 1]
+    explicit: dict[Method, Iterator[str]] = {"marker": _marked(text), "box": _boxed(text), "phrase": _phrased(text)}
+    for method, keys in explicit.items():
+        key = next(keys, None)
+        if key is not None:
+            return Answer(key, method)
+    key = None if truncated else _last(text)
+    return Answer(key, "none" if key is None else "last_number")
+
+
+def ends_with_marker(completion: str) -> bool:
+    """Whether the last line, and nothing after it, is "#### number"."""
+    line = completion.rstrip().rpartition("\n")[2]
+    return line.lstrip().startswith("####") and is_number(next(_marked(line), None))
+
+
+def balanced_boxes(text: str) -> Iterator[str]:
+    r"""Contents of \boxed{} and \fbox{}, last first, without those that are empty or do not close."""
+    for opener in _last_places(_BOX, text):
+        content = _balanced(text[opener.end() : opener.end() + _MAX_BOX])
+        if content and content.strip():
+            yield content
+
+
+def _balanced(text: str) -> str | None:
+    """What stands before the brace that closes one opened earlier; escaped braces do not count."""
+    depth = 1
+    for brace in _BRACE.finditer(text):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[: brace.start()]
+    return None
+
+
+def _last_places(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+    """The last matches, last first."""
+    return list(deque(pattern.finditer(text), maxlen=_MAX_PLACES))[::-1]
+
+
+def _line(text: str, start: int) -> str:
+    """The rest of a line as plain text, or the next line with something on it."""
+    return plain(text[start : start + MAX_SPAN].lstrip().partition("\n")[0])
+
+
+def _marked(text: str) -> Iterator[str]:
+    """Numbers after "####". A Markdown heading ("#### Step 1", "#### 2. Add") is not an answer."""
+    for marker in _last_places(_MARKER, text):
+        key = _leading_number(_line(text, marker.end()))
+        if key is not None:
+            yield key
+
+
+def _leading_number(line: str) -> str | None:
+    """The number with which a line starts, which is not the number of an item in a list."""
+    line = re.sub(r"^-\s+", "-", line)
+    found = numbers(line)
+    if not found or not _LEAD.fullmatch(line, 0, found[0].start) or _LISTING.match(line, found[0].end):
+        return None
+    return stated_number(line)
+
+
+def _boxed(text: str) -> Iterator[str]:
+    for content in balanced_boxes(text):
+        key = stated_number(plain(content)) if len(content) <= MAX_SPAN else None
+        if key is not None:
+            yield key
+
+
+def _phrased(text: str) -> Iterator[str]:
+    """Numbers in the sentence after "the answer is"; after "Answer:" only at once, as a whole solution may follow."""
+    for place in _last_places(_PHRASE, text):
+        sentence = _SENTENCE_END.split(_line(text, place.end()), maxsplit=1)[0]
+        key = _leading_number(sentence) if place["colon"] else stated_number(sentence)
+        if key is not None:
+            yield key
+
+
+def _last(text: str) -> str | None:
+    """The last number, read in the line it stands on."""
+    digit = _LAST_DIGIT.search(text)
+    if not digit:
+        return None
+    start = text.rfind("\n", 0, digit.start()) + 1
+    if digit.end() - start > MAX_SPAN:
+        start = digit.end() - MAX_SPAN
+        # The window may have cut a number in two.
+        return last_number(plain(re.sub(r"^[\d.,]+", "", text[start : digit.end()])))
+    return last_number(plain(text[start : digit.end()]))

@@ -1,0 +1,138 @@
+"""Components: frozen, keyword-only, and strict about what they are given."""
+
+import dataclasses
+import json
+from typing import Any, get_args
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from algorithms import grpo
+from algorithms.axes.advantage import GAE, Advantage, GroupCentred, GroupStandardised
+from algorithms.axes.knobs import kind_of, knobs_of, snake_case
+from algorithms.axes.objective import Objective
+from algorithms.axes.penalty import LossKL, NoPenalty, Penalty, RewardKL
+from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.preference import GradedPairs, Preference, Sigmoid
+from algorithms.axes.reduction import Reduction
+from algorithms.axes.selection import DropUniformGroups, KeepAll, Selection
+from algorithms.axes.shaping import NoShaping, Shaping, SoftOverlong
+from algorithms.axes.surrogate import Clip
+from algorithms.axes.value import NoCritic, Value, ValueLoss
+
+UNIONS = (Advantage, Penalty, Reduction, Selection, Shaping, Value)
+COMPONENTS = [cls for union in UNIONS for cls in get_args(union)] + [Clip, Sigmoid, GradedPairs, PolicyGradient, Preference]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("GAE", "gae"),
+        ("LossKL", "loss_kl"),
+        ("RewardKL", "reward_kl"),
+        ("KLPenalty", "kl_penalty"),
+        ("GroupTokenMean", "group_token_mean"),
+        ("Clip", "clip"),
+    ],
+)
+def test_kind_is_the_snake_case_of_the_class(name: str, kind: str) -> None:
+    assert snake_case(name) == kind
+
+
+def test_kinds_tell_all_components_apart() -> None:
+    kinds = [cls.__dataclass_fields__["kind"].default for cls in COMPONENTS]
+    assert len(set(kinds)) == len(kinds)
+    assert kinds == [snake_case(cls.__name__) for cls in COMPONENTS]
+
+
+def test_knobs_of_a_component_are_its_own_and_nothing_derived() -> None:
+    """Not `kind`, and not the facts about a class that the family reads (`needs_critic`, `max_rounds` of `KeepAll`)."""
+    assert knobs_of(GroupStandardised(ddof=0, epsilon=0.5)) == {"ddof": 0, "epsilon": 0.5}
+    assert knobs_of(KeepAll()) == {}
+    assert knobs_of(GAE()) == {"gamma": 1.0, "lam": 1.0, "whiten": True}
+    assert kind_of(GAE()) == "gae"
+
+
+@pytest.mark.parametrize(
+    ("cls", "given"),
+    [
+        (Clip, {"lo": 0.2}),
+        (Clip, {"low": "0.2"}),
+        (Clip, {"low": True}),
+        (Clip, {"low": None}),
+        (Clip, {"low": 0.0}),
+        (Clip, {"low": 1.5}),
+        (Clip, {"high": float("inf")}),
+        (Clip, {"high": float("nan")}),
+        (Clip, {"kind": "cispo"}),
+        (GroupStandardised, {"ddof": 2}),
+        (GroupStandardised, {"ddof": True}),
+        (GroupStandardised, {"ddof": 1.0}),
+        (GroupStandardised, {"epsilon": -1e-4}),
+        (GroupCentred, {"epsilon": 1e-4}),
+        (GAE, {"lam": 1.01}),
+        (GAE, {"whiten": 1}),
+        (GAE, {"needs_critic": False}),
+        (LossKL, {}),
+        (LossKL, {"coefficient": 0.0}),
+        (LossKL, {"coefficient": 0.1, "estimator": "k4"}),
+        (RewardKL, {"coefficient": -0.1}),
+        (NoPenalty, {"coefficient": 0.1}),
+        (SoftOverlong, {"buffer": 0.0}),
+        (SoftOverlong, {"factor": 0.0}),
+        (NoShaping, {"buffer": 0.2}),
+        (DropUniformGroups, {"max_rounds": 0}),
+        (DropUniformGroups, {"on_exhausted": "loop"}),
+        (KeepAll, {"max_rounds": 2}),
+        (ValueLoss, {"clip": 0.0}),
+        (NoCritic, {"clip": 0.2}),
+        (Sigmoid, {"beta": 0.0}),
+        (GradedPairs, {"max_pairs_per_prompt": 0}),
+        (GradedPairs, {"require_termination": "no"}),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(cls: type, given: dict[str, Any]) -> None:
+    """Unknown knobs, other types (no coercion), values out of range, another component's kind."""
+    with pytest.raises(ValidationError) as caught:
+        cls(**given)
+    assert caught.value.errors()[0]["loc"]
+
+
+def test_components_are_keyword_only_and_frozen() -> None:
+    with pytest.raises(ValidationError, match="positional"):
+        Clip(0.1)  # type: ignore[misc]
+    clip = Clip(low=0.1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        clip.low = 0.3  # type: ignore[misc]
+    assert clip == Clip(low=0.1, high=0.2) != Clip(low=0.3)
+
+
+def test_a_whole_number_may_stand_for_a_float() -> None:
+    assert Clip(high=1).high == 1.0
+
+
+def test_null_turns_value_clipping_off() -> None:
+    assert ValueLoss(clip=None).clip is None
+
+
+def test_a_preset_survives_the_way_through_plain_data(preset: Any) -> None:
+    adapter: TypeAdapter[Objective] = TypeAdapter(Objective)
+    plain = json.loads(adapter.dump_json(preset.objective))
+    assert adapter.validate_json(json.dumps(plain)) == preset.objective
+
+
+def test_when_the_kind_changes_the_old_components_knobs_are_errors() -> None:
+    adapter = TypeAdapter(PolicyGradient)
+    plain = json.loads(adapter.dump_json(grpo.objective))
+    plain["penalty"]["kind"] = "no_penalty"
+    with pytest.raises(ValidationError) as caught:
+        adapter.validate_json(json.dumps(plain))
+    assert {error["loc"][-1] for error in caught.value.errors()} == {"coefficient", "estimator"}
+
+
+@pytest.mark.parametrize("cls", COMPONENTS, ids=lambda cls: cls.__name__)
+def test_every_knob_is_documented(cls: Any) -> None:
+    """The string under a field is what `bench show` prints."""
+    assert cls.__doc__
+    fields = {name: field.description for name, field in cls.__pydantic_fields__.items() if name != "kind"}
+    assert [name for name, description in fields.items() if not description] == []

@@ -1,0 +1,250 @@
+"""Intervals and tests against known values, closed forms and the coverage they promise."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench import statistics
+from bench.statistics import (
+    PROBLEMS,
+    SEEDS,
+    SEEDS_AND_PROBLEMS,
+    crossed_difference,
+    crossed_interval,
+    mcnemar_test,
+    paired_difference,
+    problems_interval,
+    sign_flip_test,
+    t_interval,
+    wilcoxon_test,
+    wilson_interval,
+)
+
+
+def crossed_data(generator, shape, seed_sd, problem_sd=0.14, residual_sd=0.25):
+    """Differences with mean 0: shape is (simulations, seeds, problems)."""
+    simulations, seeds, problems = shape
+    by_seed = generator.normal(0, seed_sd, (simulations, seeds, 1))
+    by_problem = generator.normal(0, problem_sd, (simulations, 1, problems))
+    return by_seed + by_problem + generator.normal(0, residual_sd, shape)
+
+
+# Training seeds
+
+
+def test_interval_over_five_seeds_uses_t():
+    interval = t_interval([0.50, 0.52, 0.48, 0.55, 0.45])
+    assert interval.mean == pytest.approx(0.5)
+    assert interval.half_width == pytest.approx(0.0473, abs=5e-5)
+    assert (interval.low, interval.high) == pytest.approx((0.5 - interval.half_width, 0.5 + interval.half_width))
+    assert (interval.n, interval.degrees_of_freedom, interval.estimand) == (5, 4, SEEDS)
+
+
+def test_interval_of_one_seed_is_undefined():
+    interval = t_interval([0.7])
+    assert (interval.mean, interval.n) == (0.7, 1)
+    assert all(map(math.isnan, (interval.low, interval.high, interval.half_width, interval.standard_error)))
+
+
+def test_an_undefined_value_makes_the_interval_undefined():
+    assert all(math.isnan(value) for value in (t_interval([0.1, math.nan, 0.3]).mean, t_interval([0.1, math.nan]).low))
+
+
+@pytest.mark.parametrize("make", [lambda: t_interval([]), lambda: problems_interval(np.zeros(0))])
+def test_an_interval_of_nothing_is_refused(make):
+    with pytest.raises(ValueError, match="at least one|no problems"):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: t_interval([1, 2], level=95), lambda: wilson_interval(1, 2, level=95)])
+def test_a_level_in_percent_is_refused(make):
+    with pytest.raises(ValueError, match="level must lie between 0 and 1, got 95"):
+        make()
+
+
+# Problems
+
+
+def test_clusters_of_one_are_no_clusters():
+    values = np.random.default_rng(0).random(40)
+    plain = problems_interval(values)
+    assert plain.standard_error == pytest.approx(values.std(ddof=1) / math.sqrt(40))
+    assert problems_interval(values, clusters=list(range(40))) == plain
+
+
+def test_copies_of_problems_do_not_narrow_the_interval():
+    values = np.random.default_rng(0).random(20)
+    copied = problems_interval(np.repeat(values, 5), clusters=np.repeat(np.arange(20), 5).tolist())
+    assert copied.standard_error == pytest.approx(problems_interval(values).standard_error)
+    assert copied.n == 20
+    with pytest.raises(ValueError, match="one label per problem, got 2 for 20"):
+        problems_interval(values, clusters=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(0, 30, 0.0, 0.11351), (29, 30, 0.83330, 0.99409), (5, 10, 0.23659, 0.76341)],
+)
+def test_wilson_interval(successes, trials, low, high):
+    interval = wilson_interval(successes, trials)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-5)
+    assert interval.mean == successes / trials
+
+
+def test_wilson_interval_ends_at_certainty_and_refuses_impossible_counts():
+    assert wilson_interval(12, 12).high == 1.0
+    for successes, trials in ((3, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="successes must lie in"):
+            wilson_interval(successes, trials)
+
+
+# Differences
+
+
+def test_golden_paired_statistics_of_the_public_file(shared_dir: Path):
+    with (shared_dir / "data/gsm8k_example_model_solutions.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    small, large = (
+        np.array([row[name]["is_correct"] for row in rows]) for name in ("175b_finetuning", "6b_verification")
+    )
+    ids = [row["question"] for row in rows]
+    difference = paired_difference(ids, small.astype(float), ids, large.astype(float))
+    assert 100 * difference.interval.mean == pytest.approx(-4.32, abs=5e-3)
+    assert 100 * difference.interval.standard_error == pytest.approx(1.44, abs=5e-3)
+    assert 100 * difference.unpaired_standard_error == pytest.approx(1.88, abs=5e-3)
+    mcnemar = mcnemar_test(large, small)
+    assert (mcnemar.statistic, mcnemar.n - mcnemar.statistic) == (209, 152)
+    assert mcnemar.p_value == pytest.approx(0.00315, abs=5e-6)
+    assert wilcoxon_test(small.astype(float) - large).p_value == pytest.approx(0.0027, abs=5e-5)
+    # With one verdict a problem the sign flips are McNemar's coin: 3.15 expected of 1,000, from 10,000 drawn.
+    assert sign_flip_test(small.astype(float) - large).p_value == pytest.approx(0.00315, abs=0.0017)
+
+
+def test_problems_are_paired_by_id_and_not_by_position():
+    generator = np.random.default_rng(0)
+    values = generator.random(50)
+    ids = [f"p{i}" for i in range(50)]
+    order = generator.permutation(50)
+    other = paired_difference(ids, values + 0.1, [ids[i] for i in order], values[order])
+    assert other.interval.mean == pytest.approx(0.1)
+    assert other.interval.half_width == pytest.approx(0.0, abs=1e-12)
+    assert other.unpaired_standard_error > 0.05
+
+
+def test_seeds_are_averaged_before_problems_are_compared():
+    generator = np.random.default_rng(0)
+    trained, start = generator.random((4, 50)), generator.random(50)
+    ids = [f"p{i}" for i in range(50)]
+    averaged = paired_difference(ids, trained.mean(axis=0), ids, start)
+    several = paired_difference(ids, trained, ids, start)
+    assert several.interval.half_width == pytest.approx(averaged.interval.half_width)
+    assert several.interval.estimand == PROBLEMS
+    assert several.p_value == pytest.approx(stats.ttest_rel(trained.mean(axis=0), start).pvalue)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (["a", "c"], "2 problems are in one of the two only, for example b, c"),
+        (["a", "b", "b"], "a problem id occurs twice"),
+    ],
+)
+def test_different_problems_are_not_compared(other, message):
+    with pytest.raises(ValueError, match=message):
+        paired_difference(["a", "b"], np.zeros(2), other, np.zeros(len(other)))
+
+
+# Seeds and problems
+
+
+def test_crossed_variance_is_seeds_plus_problems_minus_interaction():
+    table = np.array([[1.0, 2.0, 6.0], [2.0, 4.0, 9.0]])
+    # By hand: seed means 3 and 5; problem means 1.5, 3, 7.5; mean squares 6, 19.5 and 0.5.
+    interval = crossed_interval(table)
+    assert (interval.mean, interval.n, interval.estimand) == (4.0, 2, SEEDS_AND_PROBLEMS)
+    assert interval.standard_error == pytest.approx(math.sqrt((6 + 19.5 - 0.5) / 6))
+    assert interval.degrees_of_freedom == pytest.approx(25**2 / (6**2 / 1 + 19.5**2 / 2))
+
+
+def test_crossed_interval_falls_back_to_the_one_source_there_is():
+    values = np.random.default_rng(0).random(30)
+    assert crossed_interval(values[None]) == problems_interval(values)
+    assert crossed_interval(values[:, None]) == t_interval(values)
+    same_seeds = crossed_interval(np.stack([values] * 3))
+    assert same_seeds.standard_error == pytest.approx(problems_interval(values).standard_error)
+
+
+def test_crossed_difference_pairs_seeds_and_problems():
+    generator = np.random.default_rng(0)
+    first, second = generator.random((3, 20)), generator.random((3, 20))
+    ids, order = [f"p{i}" for i in range(20)], generator.permutation(20)
+    difference = crossed_difference(ids, first, [ids[i] for i in order], second[:, order])
+    assert difference.interval == crossed_interval(first - second)
+    with pytest.raises(ValueError, match="seeds are paired"):
+        crossed_difference(ids, first, ids, second[:2])
+
+
+@pytest.mark.parametrize(("seeds", "seed_sd"), [(3, 0.0), (3, 0.005), (5, 0.012)])
+def test_crossed_interval_covers_what_it_promises(seeds, seed_sd):
+    tables = crossed_data(np.random.default_rng(seeds), (1000, seeds, 100), seed_sd)
+    intervals = [crossed_interval(table) for table in tables]
+    coverage = np.mean([interval.low <= 0 <= interval.high for interval in intervals])
+    assert 0.93 <= coverage <= 0.99
+
+
+def test_intervals_of_one_source_miss_what_the_crossed_interval_covers():
+    tables = crossed_data(np.random.default_rng(0), (600, 5, 100), seed_sd=0.03)
+
+    def coverage(make):
+        return np.mean([interval.low <= 0 <= interval.high for interval in map(make, tables)])
+
+    assert coverage(crossed_interval) >= 0.93
+    assert coverage(lambda table: problems_interval(table.mean(axis=0))) < 0.9
+    assert coverage(lambda table: t_interval(table.mean(axis=1))) < 0.9
+
+
+# Sign flips
+
+
+def test_sign_flips_of_few_problems_are_enumerated():
+    # Sums as extreme as 1 + 2 + 3 - 4 = 2 or more: all but +-0 of the 16 patterns.
+    differences = np.array([0.1, 0.2, 0.3, -0.4, 0.0])
+    test = sign_flip_test(differences)
+    assert (test.p_value, test.n) == (14 / 16, 4)
+
+
+def test_sign_flips_depend_on_content_only():
+    generator = np.random.default_rng(0)
+    differences = generator.integers(-8, 10, 300) / 64
+    test = sign_flip_test(differences)
+    assert sign_flip_test(generator.permutation(differences)).p_value == test.p_value
+    assert sign_flip_test(-differences).p_value == test.p_value
+    # Another machine's arithmetic differs in the last bits.
+    assert sign_flip_test(differences * (1 + 2e-16)).p_value == test.p_value
+    # numpy promises that the generator's words never change, so this number does not either.
+    assert test.p_value == 0
+
+
+def test_sign_flips_agree_with_the_normal_limit():
+    differences = np.random.default_rng(3).normal(0.1, 1, 400)
+    z = differences.sum() / math.sqrt((differences**2).sum())
+    assert sign_flip_test(differences).p_value == pytest.approx(2 * stats.norm.sf(abs(z)), abs=0.01)
+
+
+def test_no_difference_is_no_evidence():
+    for test in (
+        sign_flip_test(np.zeros(5)),
+        wilcoxon_test(np.zeros(5)),
+        mcnemar_test(np.ones(5, bool), np.ones(5, bool)),
+    ):
+        assert (test.p_value, test.n) == (1.0, 0)
+
+
+def test_an_undefined_difference_has_no_p_value():
+    assert math.isnan(sign_flip_test(np.array([0.1, np.nan])).p_value)
+    assert math.isnan(statistics.wilcoxon_test(np.array([0.1, np.nan])).p_value)
+    assert math.isnan(paired_difference(["a", "b"], np.array([0.1, np.nan]), ["a", "b"], np.zeros(2)).p_value)
