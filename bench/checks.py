@@ -150,29 +150,26 @@ def _data_files(run: Run) -> Iterator[str]:
 
 
 def _data_size(run: Run) -> Iterator[str]:
-    sizes: dict[Split, int | None] = {split: _num_problems(run, split) for split in ("train", "validation", "test")}
-    train, validation, test = sizes["train"], sizes["validation"], sizes["test"]
-    if train is not None and train < run.rollout.prompts:
-        yield (
-            f"rollout.prompts: {run.rollout.prompts} given, but the training data has {train} problems, so 0 updates "
-            f"would run; must be at most {train}"
-        )
-    if validation is not None and run.validation.every and run.validation.problems > validation:
-        yield f"validation.problems: {run.validation.problems} given, must be at most {validation}, which are all"
-    if test is not None and run.evaluation.problems > test:
-        yield f"evaluation.problems: {run.evaluation.problems} given, must be at most {test}, which are all"
+    if isinstance(run.task, DatasetTask) and run.task.path is None:
+        return  # only the hub knows
+    # Only here, because reading data takes a second to import.
+    from bench.problems import num_problems
 
-
-def _num_problems(run: Run, split: Split) -> int | None:
-    """None where there is no end, or where only the hub knows."""
-    if isinstance(run.task, ProceduralTask):
-        return run.task.num_problems(split)
-    if isinstance(run.task, DatasetTask) and run.task.path is not None:
-        # Only here, because reading data sets takes a second to import.
-        from bench.problems import num_problems
-
-        return num_problems(run.task, split)
-    return None
+    wanted: list[tuple[str, int, Split]] = [("rollout.prompts", run.rollout.prompts, "train")]
+    if run.validation.every:
+        wanted.append(("validation.problems", run.validation.problems, "validation"))
+    if run.warm_start is not None:
+        wanted.append(("warm_start.check_problems", run.warm_start.check_problems, "validation"))
+    wanted.append(("evaluation.problems", run.evaluation.problems, "test"))
+    for path, count, split in wanted:
+        try:
+            there = num_problems(run.task, split)
+        except ValueError as error:  # the data cannot be read or lacks a column; says so in one line
+            yield f"task.path: {error}"
+            continue
+        if there is not None and count > there:
+            outcome = ", so 0 updates would run" if split == "train" else ""
+            yield f"{path}: {count} given, but the {split} split has {there} problems{outcome}; must be at most {there}"
 
 
 def _found(name: str, folder: Path, pattern: str) -> str:

@@ -109,9 +109,12 @@ def sweep(
     ] = False,
 ) -> None:
     """Print a sweep's plan and what is done of it, or run what is left. Running it again is the resume."""
+    from rich.console import Console
+
     from sweeps.runner import Options, run_sweep
 
-    raise typer.Exit(run_sweep(spec, overrides or [], go=go, options=Options(jobs=jobs, fail_fast=fail_fast)))
+    options = Options(jobs=jobs, fail_fast=fail_fast)
+    raise typer.Exit(run_sweep(spec, overrides or [], go=go, options=options, console=Console()))
 
 
 @app.command()

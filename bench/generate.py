@@ -7,7 +7,7 @@ key, not on the batch it sat in.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ class Completion:
     """The sampler's own log-probability of each token."""
 
 
+@runtime_checkable
 class Generator(Protocol):
     """What an engine must offer; `keys[i]` seeds completion i of the flattened (prompt, member) order."""
 

@@ -65,8 +65,8 @@ class PairLearner:
         groups: list[Group] = []
         for index in range(rounds):
             groups += self.sampler.groups(self.cast.policy, stream.round(index), index)
-        for i, group in enumerate(groups):
-            self.pairs += self._pairs_of(group, i)
+        by_group = [self._pairs_of(group, i) for i, group in enumerate(groups)]
+        self.pairs = [pair for pairs in by_group for pair in pairs]
         self._check_pairs(groups)
         with self.instruments.phase("ref_logp"), torch.no_grad():
             parts = [self._summed(self.pairs[i : i + self._part]) for i in range(0, len(self.pairs), self._part)]
@@ -74,7 +74,7 @@ class PairLearner:
         members = [member for group in groups for member in group.members]
         self.found = {
             "dpo/num_pairs": len(self.pairs),
-            "dpo/prompts_used": len({pair.prompt_ids for pair in self.pairs}) / len(groups),
+            "dpo/prompts_used": sum(1 for pairs in by_group if pairs) / len(groups),
             "dpo/length_gap": self._length_gap(),
             "reward/mean": float(torch.tensor([m.reward for m in members]).nanmean()),
             "reward/accuracy": float(torch.tensor([bit for g in groups for bit in g.correct]).nanmean()),

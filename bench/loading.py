@@ -51,7 +51,7 @@ def build_run(*layers: _Layer) -> Run:
     except ValidationError as error:
         found = explain(error, _ROOT, merged)
         # Without a preset there is no objective to speak of.
-        found = [line for line in found if not (unknown and line.startswith("objective"))]
+        found = [line for line in found if not (unknown and line.startswith(("algorithm", "objective")))]
         raise ConfigError(lines + unknown + found) from None
     lines += unknown + checks.check(run)
     if lines:

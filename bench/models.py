@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -18,6 +19,9 @@ from transformers import (
 
 from bench.config import PretrainedModel, TinyModel
 from bench.seeding import stream_key
+
+# Loading and saving takes moments here; the suite shows progress where it matters.
+transformers.utils.logging.disable_progress_bar()
 
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
 

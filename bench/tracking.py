@@ -1,9 +1,9 @@
 """MLflow as a mirror: a run directory is the truth, and this file copies it into MLflow when MLflow can be reached.
 
-All that is sent is read from the run directory: parameters from `run.yaml`, metrics from `metrics.jsonl`, the state from
-`status.json`. What has been sent is remembered in the run's `mlflow.json`, so that a later call, in the same process or
-another, sends the rest and nothing twice. No failure of MLflow reaches a run: it is named on stderr when it begins,
-counted in `mlflow.json`, and made up for by the next call that gets through.
+All that is sent is read from the run directory: parameters from `run.yaml`, metrics from `metrics.jsonl`, the state
+from `status.json`. What has been sent is remembered in the run's `mlflow.json`, so that a later call, in the same
+process or another, sends the rest and nothing twice. No failure of MLflow reaches a run: it is named on stderr when it
+begins, counted in `mlflow.json`, and made up for by the next call that gets through.
 
 With SQLite, which has no server, the artifacts lie in `mlartifacts` beside the database and MLflow knows them by the
 relative address `mlflow-artifacts:/`. Both can be moved together, and `mlflow ui`, started in their folder, finds
@@ -20,7 +20,7 @@ import sqlite3
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -122,7 +122,8 @@ def _artifact_root(database: Path) -> Path:
 
 
 def _create_database(database: Path) -> None:
-    import sqlalchemy
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
 
     with _quiet():
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -132,12 +133,12 @@ def _create_database(database: Path) -> None:
     def without_forcing(connection: sqlite3.Connection, _: object) -> None:
         connection.execute("PRAGMA synchronous = OFF")
 
-    sqlalchemy.event.listen(sqlalchemy.engine.Engine, "connect", without_forcing)
+    event.listen(Engine, "connect", without_forcing)
     try:
         with store.replacing(database) as temporary:
             SqlAlchemyStore(f"sqlite:///{temporary}", "mlflow-artifacts:/").engine.dispose()
     finally:
-        sqlalchemy.event.remove(sqlalchemy.engine.Engine, "connect", without_forcing)
+        event.remove(Engine, "connect", without_forcing)
 
 
 def _experiment(client: "MlflowClient", name: str, location: str | None) -> str:
@@ -154,7 +155,8 @@ def _quiet() -> Iterator[None]:
     """Where MLflow is imported: with the environment above, and without the warnings its parts have for each other."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for chatty in ("alembic", "urllib3.connectionpool"):  # each migration, and each retry of a request
+        logging.getLogger(chatty).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -177,7 +179,7 @@ def _without_password(uri: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
 # The mirror
@@ -189,7 +191,7 @@ class _Sent:
 
     run_id: str | None = None
     started_ms: int = 0
-    """The start of the run. Metric timestamps follow from it and from the files alone, so a repeated one is the same."""
+    """The start of the run, from which the times of its metrics follow."""
     through_update: int = -1
     """Metrics up to here are sent; a resumed run writes some of them again, equal, and they are not sent again."""
     params: bool = False
@@ -292,21 +294,18 @@ def _send_metrics(client: "MlflowClient", run_id: str, record: store.RunRecord, 
     lines = [line for line in record.metrics if line["update"] > sent.through_update]
     num_lines = METRICS_PER_BATCH // max((len(line) for line in lines), default=1)
     for start in range(0, len(lines), num_lines):
-        batch: list[Metric] = []
-        for update, name, value in _points(lines[start : start + num_lines]):
-            if _is_finite_number(value):
-                batch.append(Metric(_name(name), value, times.get(update, sent.started_ms), update))
-            else:
-                sent.not_sent.append(f"{name}@{update}={value}")
-        client.log_batch(run_id, metrics=batch)
-        sent.through_update = lines[start : start + num_lines][-1]["update"]
-
-
-def _points(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, str, Any]]:
-    for line in lines:
-        for name, value in line.items():
-            if name != "update":
-                yield line["update"], name, value
+        chunk = lines[start : start + num_lines]
+        points = [(line["update"], name, line[name]) for line in chunk for name in line if name != "update"]
+        client.log_batch(
+            run_id,
+            metrics=[
+                Metric(_name(name), value, times.get(update, sent.started_ms), update)
+                for update, name, value in points
+                if _is_finite_number(value)
+            ],
+        )
+        sent.not_sent += [f"{name}@{update}={value}" for update, name, value in points if not _is_finite_number(value)]
+        sent.through_update = chunk[-1]["update"]
 
 
 def _is_finite_number(value: Any) -> bool:
@@ -314,7 +313,7 @@ def _is_finite_number(value: Any) -> bool:
 
 
 def _put(client: "MlflowClient", run: "RunInfo", uri: str, file: Path, folder: Path) -> None:
-    database, address = _database(uri), urlparse(run.artifact_uri)
+    database, address = _database(uri), urlparse(str(run.artifact_uri))
     if database is None or address.scheme != "mlflow-artifacts":
         client.log_artifact(run.run_id, str(file), None if folder == Path() else folder.as_posix())
         return

@@ -2,6 +2,8 @@
 
 import math
 import signal
+import sys
+import time
 import traceback
 from collections.abc import Callable
 from copy import deepcopy
@@ -29,19 +31,23 @@ from bench.prepare import PreparationFailed, Start, evaluation_plan, start_evalu
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
 from bench.rollout import NothingToLearn, Sampler
-from bench.tracking import Mirror, prepare_store, tracking_uri
+from bench.tracking import TrackingError, mirror, prepare_store
 
 
 class Interrupted(BaseException):
     """The process was asked to stop."""
 
 
-@dataclass
-class Best:
-    """The best validation so far, and which update reached it; saved with every checkpoint."""
+SECONDS_BETWEEN_MIRRORS = 30.0
 
-    update: int = 0
-    score: float = -math.inf
+
+@dataclass
+class Live:
+    """What the loop remembers: the best validation so far, which update reached it, and when the tracker was last told."""
+
+    best_update: int = 0
+    best_score: float = -math.inf
+    tracked_at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,7 @@ class Job:
     start: Start
     learner: Learner
     instruments: Instruments
-    mirror: Mirror | None
-    best: Best = field(default_factory=Best)
+    live: Live = field(default_factory=Live)
 
     @property
     def checkpoints(self) -> Path:
@@ -82,18 +87,18 @@ def execute(run: Run, directory: Path) -> store.Status:
             job = set_up(run, directory, attempt)
             train(job)
             finish(job)
-        return _end(job, directory, attempt, "finished")
+        return _end(run, directory, attempt, "finished")
     except Diverged as error:
-        return _end(job, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
+        return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
     except (NothingToLearn, PreparationFailed) as error:
-        return _end(job, directory, attempt, "failed", str(error))
+        return _end(run, directory, attempt, "failed", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
-        return _end(job, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
+        return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
     except (Interrupted, KeyboardInterrupt):
-        return _end(job, directory, attempt, "interrupted", f"stopped after update {_update_of(job)}")
+        return _end(run, directory, attempt, "interrupted", f"stopped after update {_update_of(job)}")
     except Exception as error:
         traceback.print_exc()
-        return _end(job, directory, attempt, "failed", f"{type(error).__name__}: {error}")
+        return _end(run, directory, attempt, "failed", f"{type(error).__name__}: {error}")
 
 
 def set_up(run: Run, directory: Path, attempt: int) -> Job:
@@ -104,7 +109,6 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     formula = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
     objective = run.dump()["objective"]
     store.write_json(directory / "formula.json", {**formula, "sources": preset.sources, "objective": objective})
-    mirror = _open_mirror(run, directory)
     start = starting_model(run)
     if run.evaluation.start:
         copy_evaluation(start_evaluation(run, start), directory / "eval")
@@ -127,7 +131,7 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     about = {"start": dict(start.about), "start_weights_sha256": checkpoint.weights_digest(cast.policy.network)}
     written = provenance(run.dump(), threads=torch.get_num_threads())
     store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
-    return Job(run, directory, attempt, start, learner, instruments, mirror)
+    return Job(run, directory, attempt, start, learner, instruments)
 
 
 def make_cast(run: Run, start: LanguageModel) -> Cast:
@@ -201,20 +205,21 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
         with job.instruments.phase("validation"):
             score = pass_at_1(evaluate(job.policy, job.run.task, plan, sample))
         record = {**record, "validation/pass@1": score}
-        if config.select == "validation" and score > job.best.score:
-            job.best.update, job.best.score = update, score
+        if config.select == "validation" and score > job.live.best_score:
+            job.live.best_update, job.live.best_score = update, score
             save_folder(job.policy, job.checkpoints / "best")
     if len(record) > 1:
         store.append_jsonl(job.directory / "metrics.jsonl", record)
-        if job.mirror is not None:
-            job.mirror.sync_soon()
+    if time.monotonic() - job.live.tracked_at > SECONDS_BETWEEN_MIRRORS:
+        track(job.run, job.directory)
+        job.live.tracked_at = time.monotonic()
 
 
 def _save(job: Job) -> None:
     config, update = job.run.checkpoint, job.learner.cast.progress.update
     step = job.learner.updates_per_advance
     if config.every and update // config.every > (update - step) // config.every and update < job.run.budget.updates:
-        extra = {"best": {"update": job.best.update, "score": job.best.score if job.best.update else None}}
+        extra = {"best_update": job.live.best_update, "best_score": job.live.best_score}
         checkpoint.save(job.checkpoints, job.learner.cast, keep=config.keep, extra=extra)
 
 
@@ -222,9 +227,9 @@ def _resume(job: Job) -> None:
     """Continue from the newest whole checkpoint; metrics beyond it are cut off, for they will be written again."""
     found = checkpoint.complete(job.checkpoints)
     if found:
-        best = checkpoint.restore(found[-1], job.learner.cast)["best"]
-        if best["score"] is not None:
-            job.best.update, job.best.score = best["update"], best["score"]
+        extra = checkpoint.restore(found[-1], job.learner.cast)
+        if extra["best_score"] is not None:  # JSON has no infinity: null is "none yet"
+            job.live.best_update, job.live.best_score = extra["best_update"], extra["best_score"]
         store.truncate_jsonl(job.directory / "metrics.jsonl", job.learner.cast.progress.update)
     else:
         store.truncate_jsonl(job.directory / "metrics.jsonl", -1)
@@ -236,7 +241,7 @@ def finish(job: Job) -> None:
     chosen = run.budget.updates
     if run.validation.select == "validation":
         checkpoint.load_weights(policy, job.checkpoints / "best")
-        chosen = job.best.update
+        chosen = job.live.best_update
     save_folder(policy, job.checkpoints / "final")
     digest = checkpoint.weights_digest(policy.network)
     store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
@@ -256,22 +261,27 @@ def copy_evaluation(source: Path, target: Path) -> None:
         store.write_bytes(target / f"start.{suffix}", (source / f"start.{suffix}").read_bytes())
 
 
-def _open_mirror(run: Run, directory: Path) -> Mirror | None:
-    if not run.tracking.enabled:
-        return None
-    uri = tracking_uri(run.output.root, run.tracking.uri)
-    experiment = prepare_store(uri, run.output.sweep, Path(run.output.root) / "mlartifacts")
-    mirror = Mirror(directory, uri, experiment)
-    mirror.start()
-    return mirror
-
-
-def _end(job: Job | None, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:
-    """Record how the run ended, whatever else is missing."""
+def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:
+    """Record how the run ended, whatever else is missing, and mirror it."""
     store.set_status(directory, state, attempt=attempt, error=error)
-    if job is not None and job.mirror is not None:
-        job.mirror.finish(state)
+    track(run, directory)
     return store.read_status(directory)
+
+
+def track(run: Run, directory: Path) -> None:
+    """Copy what is new in the run directory to the tracker; a tracker that is away holds nothing up."""
+    if not run.tracking.enabled:
+        return
+    uri = tracking_uri(run)
+    try:
+        mirror(directory, uri, prepare_store(uri, run.output.sweep))
+    except TrackingError as error:
+        print(f"{error}. The run goes on; its files have everything.", file=sys.stderr)
+
+
+def tracking_uri(run: Run) -> str:
+    """The run's tracker: SQLite beside its sweep's folder by default."""
+    return run.tracking.uri or f"sqlite:///{Path(run.output.root).resolve() / 'mlflow.db'}"
 
 
 def _update_of(job: Job | None) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import reports
 from bench.store import read_sweep, write_bytes, write_text
-from reports.overview import score_table
+from reports.overview import brief_table
 from reports.parts.arms import arms_of, by_task
 from reports.parts.figure import Figure, save
 from reports.parts.page import html, markdown
@@ -48,7 +48,7 @@ def build(sweep_dir: Path, out: Path | None = None) -> BuiltReport:
     title = f"Sweep {sweep_dir.resolve().name}"
     write_text(out / "report.md", markdown(title, pages))
     write_text(out / "index.html", html(title, pages, drawings))
-    summary = [f"{task}\n{to_text(score_table(task, arms))}" for task, arms in by_task(arms_of(runs)).items()]
+    summary = [f"{task}\n{to_text(brief_table(task, arms))}" for task, arms in by_task(arms_of(runs)).items()]
     return BuiltReport((out / "index.html", out / "report.md", *paths), "\n\n".join(summary))
 
 

@@ -48,7 +48,7 @@ def _formula_table(arm: Arm) -> Table | None:
 
 
 def objective_tables(runs: Sequence[RunRecord]) -> list[Table]:
-    """A table for each family of objectives: a row an algorithm, a column an axis, a cell a component with its knobs."""
+    """A table for each family of objectives: rows are algorithms, columns axes, cells components with their knobs."""
     families: dict[str, dict[str, Mapping[str, Any]]] = {}
     for arm in arms_of(runs):
         formula = next((run.formula for run in arm.runs if run.formula), None)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.arms import Arm, arms_of, by_task, counted
 from reports.parts.figure import Figure, Style, canvas, legend_below, line_of, styles
 from reports.parts.page import Block, Heading, Page, Text, sentences, slug
 
@@ -23,7 +23,7 @@ PANELS = {
     "entropy": "Entropy (nats per token)",
     "kl/ref_k3": "KL to the reference (k3)",
     "kl/old_k3": "KL to the old policy (k3)",
-    "groups/frac_zero_std": "Groups without a signal",
+    "groups/frac_zero_std": "Groups with equal rewards",
 }
 SPARSE = "validation/pass@1"
 
@@ -106,11 +106,10 @@ def _draw(arms: Sequence[Arm], shown: Sequence[str], looks: Mapping[str, Style],
         axes.set_title(PANELS[metric])
         for arm in arms:
             _draw_arm(axes, arm, metric, looks[arm.label], by_tokens)
-        if metric == "groups/frac_zero_std":
-            axes.set_ylim(bottom=0)
     for axes in list(grid.flat)[len(shown) :]:
         axes.remove()
-    drawn.supxlabel("Generated tokens (thousands)" if by_tokens else "Optimizer updates", fontsize=8.5)
+    for axes in list(grid.flat)[max(0, len(shown) - columns) : len(shown)]:
+        axes.set_xlabel("Generated tokens (thousands)" if by_tokens else "Optimizer updates")
     legend_below(drawn, [line_of(looks[arm.label], arm.label) for arm in arms])
     return drawn
 
@@ -129,25 +128,25 @@ def _draw_arm(axes: Axes, arm: Arm, metric: str, look: Style, by_tokens: bool) -
 
 
 def _caption(arms: Sequence[Arm], shown: Sequence[str], by_tokens: bool) -> str:
-    seeds = ", ".join(f"{arm.label} {len(arm.finished)} of {len(arm.runs)}" for arm in arms)
-    widths = {window(name, len(curve(run, name, False).y)) for name in shown for arm in arms for run in arm.finished}
-    absent: list[str] = []
-    for arm in arms:
-        names = {name for run in arm.runs for record in run.metrics for name in record}
-        missing = [PANELS[name] for name in shown if name not in names]
-        absent += [f"{arm.label} ({', '.join(missing)})"] if missing else []
+    seeds = counted(arms, lambda arm: len(arm.finished))
+    lengths = [(name, len(curve(run, name, False).y)) for name in shown for arm in arms for run in arm.finished]
+    widest = max((window(name, length) for name, length in lengths), default=1)
+    absent = "; ".join(f"{arm.label} ({_missing(arm, shown)})" for arm in arms if _missing(arm, shown))
     points = [arm.label for arm in arms if any(len(curve(run, SPARSE, True).x) == 1 for run in arm.runs)]
+    broken = any(run.status.terminal and run.status.state != "finished" for arm in arms for run in arm.runs)
     return sentences(
-        f"Training over {'generated tokens, at equal numbers of them' if by_tokens else 'optimizer updates'}.",
+        f"Training over {'generated tokens' if by_tokens else 'optimizer updates'}.",
         f"Thick: mean over finished seeds ({seeds}); thin: each seed; no interval is drawn.",
-        f"Running mean over {max(widths, default=1)} points, validation as recorded."
-        if max(widths, default=1) > 1
-        else "",
-        f"A point: {', '.join(points)} generated its tokens before training." if by_tokens and points else "",
-        "A cross: the run broke off there." if any(_broke_off(arm) for arm in arms) else "",
-        f"Not recorded: {'; '.join(absent)}." if absent else "",
+        f"Running mean over up to {widest} points; validation as recorded." if widest > 1 else "",
+        f"A single point: {', '.join(points)}, generated before training." if by_tokens and points else "",
+        "A cross: a run broke off there." if broken else "",
+        f"Not recorded: {absent}." if absent else "",
     )
 
 
-def _broke_off(arm: Arm) -> bool:
-    return any(run.status.terminal and run.status.state != "finished" for run in arm.runs)
+def _missing(arm: Arm, shown: Sequence[str]) -> str:
+    """The panels in which an arm has no curve."""
+    names = {name for run in arm.runs for record in run.metrics for name in record}
+    missing = [PANELS[name] for name in shown if name not in names]
+    present = [PANELS[name] for name in shown if name in names]
+    return f"all but {', '.join(present)}" if present and len(missing) > len(present) else ", ".join(missing)

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.arms import Arm, arms_of, by_task, counted
 from reports.parts.figure import Figure, stacked_bars
 from reports.parts.page import Block, Heading, Page, slug
 from reports.parts.table import NOT_AVAILABLE, Table, cells, mebibytes, words
@@ -57,40 +57,41 @@ def _figure(task: str, arms: Sequence[Arm], heaviest: Mapping[str, Mapping[str, 
     for label, record in heaviest.items():
         sizes = {role: size / 2**20 for role, size in _roles(record).items() if size}
         bars[label] = sizes or None
-        notes[label] = f"{sum(sizes.values()):.1f} in {words(record['peak']['phase'])}" if record else NOT_AVAILABLE
+        notes[label] = (
+            f"{sum(sizes.values()):.1f} MiB, in {words(record['peak']['phase'])}" if record else NOT_AVAILABLE
+        )
     caption = f"Bytes by role at the peak; its total and its phase stand beside the bar. {_how(arms)}"
-    return Figure(f"memory_{slug(task)}", caption, partial(stacked_bars, bars, notes, "Peak memory (MiB)"))
+    return Figure(f"memory_{slug(task)}", caption, partial(stacked_bars, bars, ROLES, notes, "Peak memory (MiB)"))
 
 
 def _peak_table(task: str, arms: Sequence[Arm], heaviest: Mapping[str, Mapping[str, Any] | None]) -> Table:
     roles = list(dict.fromkeys(role for record in heaviest.values() for role in _roles(record)))
     rows, records = [], []
     for arm in arms:
-        record, process = heaviest[arm.label], process_of(arm)
-        phase = record["peak"]["phase"] if record else NOT_AVAILABLE
-        total = record["peak"]["allocated_bytes"] if record else None
-        sizes = {role: _roles(record).get(role) for role in roles}
-        texts = (mebibytes(value) for value in (total, *sizes.values(), *process.values()))
-        rows.append(cells(arm.label, words(phase), *texts))
-        by_role = {f"{role}_bytes": size for role, size in sizes.items()}
-        records.append({"arm": arm.label, "phase": phase, "allocated_bytes": total, **by_role, **process})
-    columns = ("Algorithm", "Peak in", "Peak", *(words(role).capitalize() for role in roles), *PROCESS.values())
-    caption = (
-        "Memory at the peak in MiB, by role, and that of the whole process. n/a: not known, or the run has no such "
-        f"part. {_how(arms)}"
-    )
+        record = heaviest[arm.label]
+        phase = record["peak"]["phase"] if record else None
+        sizes = {"peak": record["peak"]["allocated_bytes"] if record else None}
+        sizes |= {role: _roles(record).get(role) for role in roles}
+        rows.append(cells(arm.label, words(phase or NOT_AVAILABLE), *map(mebibytes, sizes.values())))
+        records.append({**arm.keys, "phase": phase, **{f"{name}_bytes": size for name, size in sizes.items()}})
+    columns = ("Algorithm", "Peak in", "Peak", *(words(role).capitalize() for role in roles))
+    caption = f"Memory at the peak by role, in MiB. n/a: not known, or the run has no such part. {_how(arms)}"
     return Table(f"memory_peak_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=2)
 
 
 def _phase_table(task: str, arms: Sequence[Arm], heaviest: Mapping[str, Mapping[str, Any] | None]) -> Table:
     phases = list(dict.fromkeys(phase for record in heaviest.values() if record for phase in record["phases"]))
     rows, records = [], []
-    for label, record in heaviest.items():
+    for arm in arms:
+        record, process = heaviest[arm.label], process_of(arm)
         totals = {phase: record["phases"].get(phase, {}).get("total") if record else None for phase in phases}
-        rows.append(cells(label, *map(mebibytes, totals.values())))
-        records.append({"arm": label, **{f"{phase}_bytes": total for phase, total in totals.items()}})
-    columns = ("Algorithm", *(words(phase).capitalize() for phase in phases))
-    caption = f"Highest memory in each phase, in MiB. n/a: not known, or the run has no such phase. {_how(arms)}"
+        rows.append(cells(arm.label, *map(mebibytes, totals.values()), *map(mebibytes, process.values())))
+        records.append({**arm.keys, **{f"{phase}_bytes": total for phase, total in totals.items()}, **process})
+    columns = ("Algorithm", *(words(phase).capitalize() for phase in phases), *PROCESS.values())
+    caption = (
+        "Highest memory in each phase, then of the whole process and on the GPU, in MiB. n/a: not known, or the run "
+        f"has no such phase. {_how(arms)}"
+    )
     return Table(f"memory_phases_{slug(task)}", caption, columns, tuple(rows), tuple(records))
 
 
@@ -98,5 +99,5 @@ def _how(arms: Sequence[Arm]) -> str:
     """How the numbers came about, for captions."""
     found = [run.memory for arm in arms for run in arm.runs if run.memory]
     kinds = " and ".join(sorted({f"{record['kind']} on {record['device']}" for record in found})) or "not recorded"
-    counts = ", ".join(f"{arm.label} {sum(1 for run in arm.runs if run.memory)} of {len(arm.runs)}" for arm in arms)
-    return f"{kinds.capitalize()}; the largest over seeds (runs with a record: {counts}), no interval."
+    counts = counted(arms, lambda arm: sum(1 for run in arm.runs if run.memory))
+    return f"{kinds.capitalize()}; the largest over runs with a record ({counts}), no interval."

@@ -32,44 +32,63 @@ def render(runs: Sequence[RunRecord]) -> Page:
     """Warnings, then for each task the scores and their change."""
     tasks = by_task(arms_of(runs))
     states = Counter(run.status.state for run in runs)
-    summary = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    summary = ", ".join(f"{count} {state}" for state, count in states.most_common())
     blocks: list[Block] = [Text(f"{len(runs)} runs: {summary}.")]
     warnings = warnings_of(runs)
     blocks += [Notes(tuple(warnings), warning=True)] if warnings else []
     for task, arms in tasks.items():
         blocks += [Heading(task)] if len(tasks) > 1 else []
-        blocks += [score_table(task, arms), _gain_table(task, arms)]
+        blocks += [_score_table(task, arms), _gain_table(task, arms)]
     return Page("overview", "Overview", tuple(blocks))
 
 
 def measures_of(arms: Sequence[Arm]) -> list[tuple[Measure, int]]:
     """What the tables show: Pass@K at the chosen K, then Maj@K without K = 1, where it is Pass@1."""
     ks = chosen_ks(ks_of(arms))
-    return [("pass", k) for k in ks] + [("maj", k) for k in ks if k > 1]
+    return [*(("pass", k) for k in ks), *(("maj", k) for k in ks if k > 1)]
 
 
-def score_table(task: str, arms: Sequence[Arm]) -> Table:
+def brief_table(task: str, arms: Sequence[Arm]) -> Table:
+    """What fits a terminal and a README: Pass@1, its change, and both measures at the largest K."""
+    ks = ks_of(arms)
+    measures: list[tuple[Measure, int]] = [("pass", 1), ("pass", ks[-1]), ("maj", ks[-1])] if ks else []
+    rows: list[tuple[Cell, ...]] = []
+    for name, start in starts_of(arms).items():
+        means = [number(float(values(start, measure, k).mean())) for measure, k in measures]
+        rows.append(cells(name, "-", *means[:1], "-", *means[1:]))
+    for arm in arms:
+        problems = gain(arm, "pass", 1).get("problems")
+        change = Cell(number(problems.mean, sign=True), (_bracket(problems, sign=True),)) if problems else Cell("n/a")
+        scores = [_score_cell(arm, score(arm, measure, k)) for measure, k in measures]
+        rows.append(cells(arm.label, _seeds(arm), *scores[:1], change, *scores[1:]))
+    names = [f"{NAMES[measure]}@{k}" for measure, k in measures]
+    columns = ("Algorithm", "Seeds", *names[:1], "Change in Pass@1", *names[1:])
+    caption = (
+        "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds, and for the change the 95 % "
+        f"interval over problems (these checkpoints). {protocol(arms)}"
+    )
+    return Table(f"brief_{slug(task)}", caption, columns, tuple(rows), ())
+
+
+def _score_table(task: str, arms: Sequence[Arm]) -> Table:
     """A row for the starting model and one for each algorithm, also where no run of it came to an end."""
     measures = measures_of(arms)
-    starts = starts_of(arms)
     rows, records = [], []
-    for start, labels in starts:
-        name = "Starting model" if len(starts) == 1 else f"Starting model of {', '.join(labels)}"
+    for name, start in starts_of(arms).items():
         means = [float(values(start, measure, k).mean()) for measure, k in measures]
-        rows.append(cells(name, Cell("-", ("one checkpoint",)), *(Cell(number(mean)) for mean in means)))
-        pairs = zip(measures, means, strict=True)
-        records += [{"arm": name, "measure": f"{m}@{k}", "mean": mean, "n": 1} for (m, k), mean in pairs]
+        rows.append(cells(name, Cell("-", ("one checkpoint",)), *map(number, means)))
+        facts = {"task": task, "algorithm": "", "arm": name}
+        records += [{**facts, "measure": f"{m}@{k}", "mean": x} for (m, k), x in zip(measures, means, strict=True)]
     for arm in arms:
         scores = [score(arm, measure, k) for measure, k in measures]
-        rows.append(cells(arm.label, _seeds(arm), *(_score_cell(arm, interval) for interval in scores)))
-        for (measure, k), interval in zip(measures, scores, strict=True):
-            facts = {"mean": interval.mean, "low": interval.low, "high": interval.high} if interval else {}
-            records.append(
-                {"arm": arm.label, "measure": f"{measure}@{k}", **facts, "n": len(tested(arm)), "runs": len(arm.runs)}
-            )
+        rows.append(cells(arm.label, _seeds(arm), *(_score_cell(arm, one) for one in scores)))
+        for (measure, k), one in zip(measures, scores, strict=True):
+            facts = {"mean": one.mean, "low": one.low, "high": one.high, "half_width": one.half_width} if one else {}
+            counts = {"seeds": len(tested(arm)), "runs": len(arm.runs)}
+            records.append({**arm.keys, "measure": f"{measure}@{k}", **facts, **counts})
     columns = ("Algorithm", "Seeds", *(f"{NAMES[measure]}@{k}" for measure, k in measures))
     caption = (
-        f"Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds (these problems, new training "
+        "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds (these problems, new training "
         f"seeds), cut at 0 and 1. Only finished runs enter a mean; Seeds says how many of how many. {protocol(arms)}"
     )
     return Table(f"results_{slug(task)}", caption, columns, tuple(rows), tuple(records))
@@ -78,7 +97,7 @@ def score_table(task: str, arms: Sequence[Arm]) -> Table:
 def _seeds(arm: Arm) -> Cell:
     others = Counter(run.status.state for run in arm.runs if run.status.state != "finished")
     states = ", ".join(f"{count} {state}" for state, count in sorted(others.items()))
-    return Cell(f"{len(tested(arm))} of {len(arm.runs)}", (states,) if states else ())
+    return Cell(f"{len(tested(arm))} of {len(arm.runs)}", (f"({states})",) if states else ())
 
 
 def _score_cell(arm: Arm, interval: Interval | None) -> Cell:
@@ -88,7 +107,7 @@ def _score_cell(arm: Arm, interval: Interval | None) -> Cell:
         return Cell(NOT_AVAILABLE, ("too few samples",))
     if interval.n == 1:
         return Cell(number(interval.mean), ("n/a (n=1)",))
-    return Cell(number(interval.mean), (_bracket(max(interval.low, 0.0), min(interval.high, 1.0)),))
+    return Cell(number(interval.mean), (_bracket(interval, within=(0.0, 1.0)),))
 
 
 def _gain_table(task: str, arms: Sequence[Arm]) -> Table:
@@ -98,7 +117,7 @@ def _gain_table(task: str, arms: Sequence[Arm]) -> Table:
         gains = [gain(arm, measure, k) for measure, k in measures]
         rows.append(cells(arm.label, *(_gain_cell(both) for both in gains)))
         for (measure, k), both in zip(measures, gains, strict=True):
-            record: dict[str, Any] = {"arm": arm.label, "measure": f"{measure}@{k}", "seeds": len(tested(arm))}
+            record: dict[str, Any] = {**arm.keys, "measure": f"{measure}@{k}", "seeds": len(tested(arm))}
             for name, interval in both.items():
                 record |= {"change": interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
             records.append(record)
@@ -114,11 +133,11 @@ def _gain_table(task: str, arms: Sequence[Arm]) -> Table:
 def _gain_cell(both: Mapping[str, Interval]) -> Cell:
     if not both or math.isnan(both["problems"].mean):
         return Cell(NOT_AVAILABLE)
-    brackets = [
-        _bracket(both[name].low, both[name].high, sign=True) if name in both else "n/a (n=1)" for name in ESTIMANDS
-    ]
+    brackets = [_bracket(both[name], sign=True) if name in both else "n/a (n=1)" for name in ESTIMANDS]
     return Cell(number(both["problems"].mean, sign=True), tuple(brackets))
 
 
-def _bracket(low: float, high: float, sign: bool = False) -> str:
+def _bracket(interval: Interval, sign: bool = False, within: tuple[float, float] = (-1.0, 1.0)) -> str:
+    """The interval, cut at the values that are possible."""
+    low, high = max(interval.low, within[0]), min(interval.high, within[1])
     return f"[{number(low, sign=sign)}, {number(high, sign=sign)}]"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ def render(runs: Sequence[RunRecord]) -> Page:
         levels = (
             "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
             "thin: each seed; band: 95 % t interval over seeds (these problems, new training seeds) where there are at "
-            f"least two, cut at the frame. {protocol(members)}"
+            f"least two, cut at 0 and 1. {protocol(members)}"
         )
         changes = (
             "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % interval over problems "
@@ -55,10 +56,10 @@ def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Sty
     drawn = canvas(max(2.04 * columns, 4.0), 2.3 * rows + 0.5)
     grid = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes, arm in zip(grid.flat, arms, strict=False):
-        axes.set_title(arm.label)
+        axes.set_title(fill(arm.label.replace("=", "= "), 24).replace("= ", "="))
         log2_axis(axes, ks)
-        axes.set_ylim(0, 1)
-        for start, _ in starts_of([arm]):
+        axes.tick_params(labelbottom=True)
+        for start in starts_of([arm]).values():
             _draw_curves(axes, [start], ks, START["color"], 1.1)
         tests = [test for _, test in tested(arm)]
         if tests:
@@ -68,6 +69,9 @@ def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Sty
             empty(axes, "/".join(sorted({run.status.state for run in arm.runs})))
     for axes in list(grid.flat)[len(arms) :]:
         axes.remove()
+    evaluated = [*starts_of(arms).values(), *(test for arm in arms for _, test in tested(arm))]
+    highest = max(float(np.nanmax([values(one, "pass", k).mean() for k in ks])) for one in evaluated)
+    grid[0, 0].set_ylim(0, min(1.03, 1.08 * highest))
     for axes in grid[:, 0]:
         axes.set_ylabel("Accuracy on test")
     entries = [Style("#000000", dash, "") for dash in DASH.values()]
@@ -83,7 +87,9 @@ def _draw_curves(axes: Axes, evaluations: Sequence[Estimates], ks: Sequence[int]
         curves = np.array([[values(one, measure, k).mean() for k in ks] for one in evaluations])
         if len(curves) > 1:
             axes.plot(ks, curves.T, color=color, linestyle=dash, linewidth=0.6, alpha=0.6)
-        axes.plot(ks, curves.mean(axis=0), color=color, linestyle=dash, linewidth=width)
+        axes.plot(
+            ks, curves.mean(axis=0), color=color, linestyle=dash, linewidth=width, marker="o", markersize=1.6 * width
+        )
 
 
 def _draw_bands(axes: Axes, arm: Arm, ks: Sequence[int], color: str) -> None:
@@ -91,14 +97,14 @@ def _draw_bands(axes: Axes, arm: Arm, ks: Sequence[int], color: str) -> None:
         intervals = [score(arm, measure, k) for k in ks]
         if all(interval and interval.n > 1 for interval in intervals):
             low, high = ([getattr(interval, side) for interval in intervals] for side in ("low", "high"))
-            axes.fill_between(ks, low, high, color=color, alpha=0.13, linewidth=0)
+            axes.fill_between(ks, np.clip(low, 0, 1), np.clip(high, 0, 1), color=color, alpha=0.13, linewidth=0)
 
 
 def _draw_changes(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Style]) -> Canvas:
     shown = [arm for arm in arms if gain(arm, "pass", ks[0])]
     drawn = canvas(10.2, 3.5)
     left, right = drawn.subplots(1, 2, sharey=True)
-    for axes, measure in ((left, "pass"), (right, "maj")):
+    for axes, measure in zip((left, right), DASH, strict=True):
         axes.set_title(f"Change in {NAMES[measure]}@K")
         axes.axhline(0, color=START["color"], linewidth=1)
         log2_axis(axes, ks)
@@ -123,15 +129,24 @@ def _draw_change(axes: Axes, arm: Arm, measure: Measure, ks: Sequence[int], look
 
 def _table(task: str, arms: Sequence[Arm], ks: Sequence[int]) -> Table:
     rows, records = [], []
+    for name, start in starts_of(arms).items():
+        for measure in DASH:
+            means = [float(values(start, measure, k).mean()) for k in ks]
+            rows.append(cells(name, f"{NAMES[measure]}@K", *map(number, means)))
+            facts = {"task": task, "algorithm": "", "arm": name, "measure": measure}
+            records += [{**facts, "k": k, "mean": mean, "seeds": 1} for k, mean in zip(ks, means, strict=True)]
     for arm in arms:
         for measure in DASH:
             found = [score(arm, measure, k) for k in ks]
             changes = [gain(arm, measure, k).get("problems") for k in ks]
             rows.append(cells(arm.label, f"{NAMES[measure]}@K", *(number(one.mean if one else None) for one in found)))
             for k, one, change in zip(ks, found, changes, strict=True):
-                facts = {"mean": one.mean, "low": one.low, "high": one.high, "seeds": one.n} if one else {}
+                facts = {"mean": one.mean, "seeds": one.n, "low": one.low, "high": one.high} if one else {}
                 delta = {"change": change.mean, "change_low": change.low, "change_high": change.high} if change else {}
-                records.append({"arm": arm.label, "measure": measure, "k": k, **facts, **delta})
-    caption = f"Mean over seeds at every K; the intervals are in the CSV file. {protocol(arms)}"
+                records.append({**arm.keys, "measure": measure, "k": k, **facts, **delta})
+    caption = (
+        "Mean over seeds at every K. The CSV file has the 95 % t intervals over seeds and the changes with their 95 % "
+        f"intervals over problems. {protocol(arms)}"
+    )
     columns = ("Algorithm", "Measure", *(f"K = {k}" for k in ks))
     return Table(f"curves_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=2)

@@ -5,15 +5,14 @@ from statistics import fmean
 from typing import Any
 
 from bench.store import RunRecord
-from reports.parts.arms import arms_of
-from reports.parts.page import Page
+from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.page import Block, Page, slug
 from reports.parts.scores import tested
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 
-position = 70
+position = 80
 
 CARD = {
-    "split": "Split",
     "num_problems": "Problems",
     "samples": "Samples",
     "temperature": "Temperature",
@@ -28,29 +27,34 @@ RATES = {
 
 
 def render(runs: Sequence[RunRecord]) -> Page:
-    """The evaluations' cards, then the list of all runs."""
-    return Page("runs", "Runs", (_evaluation_table(runs), _run_table(runs)))
+    """The evaluations' cards for each task, then the list of all runs."""
+    tasks = by_task(arms_of(runs))
+    blocks: list[Block] = [_evaluation_table(task, arms) for task, arms in tasks.items()]
+    return Page("runs", "Runs", (*blocks, _run_table(runs)))
 
 
-def _evaluation_table(runs: Sequence[RunRecord]) -> Table:
-    rows, records = [], []
-    for arm in arms_of(runs):
+def _evaluation_table(task: str, arms: Sequence[Arm]) -> Table:
+    cards: dict[str, list[Mapping[str, Any]]] = {}
+    records = []
+    for arm in arms:
         for name in ("start", "test"):
-            found = [(run, run.manifest(name)) for run in arm.runs]
-            cards = [(run, card) for run, card in found if card]
-            for run, card in cards:
-                facts = {key: card.get(key) for key in (*CARD, *RATES)}
-                records.append({"arm": arm.label, "task": arm.task, "seed": run.seed, "evaluation": name, **facts})
-            if cards:
-                shown = [_same([card.get(key) for _, card in cards]) for key in CARD]
-                rates = [_mean([card.get(key) for _, card in cards]) for key in RATES]
-                rows.append(cells(arm.label, arm.task, name, str(len(cards)), *shown, *rates))
-    columns = ("Algorithm", "Task", "Evaluation", "Seeds", *CARD.values(), *RATES.values())
+            for run, card in [(run, run.manifest(name)) for run in arm.runs]:
+                if card:
+                    cards.setdefault("Starting model" if name == "start" else arm.label, []).append(card)
+                    facts = {key: card.get(key) for key in ("split", *CARD, *RATES)}
+                    records.append({**arm.keys, "seed": run.seed, "evaluation": name, **facts})
+    rows = []
+    for label, found in cards.items():
+        shown = [_same([card.get(key) for card in found]) for key in CARD]
+        rates = [_mean([card.get(key) for card in found]) for key in RATES]
+        rows.append(cells(label, str(len(found)), *shown, *rates))
+    columns = ("Algorithm", "Evaluations", *CARD.values(), *RATES.values())
     caption = (
-        "How the evaluations were made and how their answers ended: shares of all samples, mean over seeds, no "
-        "interval. An answer that was not found, one cut by the token limit and a wrong one are three different things."
+        f"Evaluations on the test split of {task} and how their answers ended: shares of all samples, mean over "
+        "evaluations, no interval. An answer that was not found, one cut by the token limit and a wrong one are three "
+        "different things."
     )
-    return Table("evaluations", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
+    return Table(f"evaluations_{slug(task)}", caption, columns, tuple(rows), tuple(records))
 
 
 def _run_table(runs: Sequence[RunRecord]) -> Table:
@@ -67,7 +71,7 @@ def _run_table(runs: Sequence[RunRecord]) -> Table:
             rows.append(
                 cells(arm.label, arm.task, state, seed, str(run.status.attempt), done, number(pass_at_1), run.id)
             )
-            record: dict[str, Any] = {"arm": arm.label, "task": arm.task, "seed": run.seed, "state": run.status.state}
+            record: dict[str, Any] = {**arm.keys, "seed": run.seed, "state": run.status.state}
             record |= {
                 "error": run.status.error,
                 "attempt": run.status.attempt,

@@ -1,12 +1,11 @@
 """Throughput: where the seconds of an update go, and how many tokens they buy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.arms import Arm, arms_of, by_task, counted
 from reports.parts.figure import Figure, stacked_bars
 from reports.parts.page import Block, Heading, Page, slug
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number, words
@@ -14,6 +13,7 @@ from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number, words
 position = 50
 
 PHASES = (
+    "pairs",
     "rollout",
     "reward",
     "old_logp",
@@ -29,6 +29,8 @@ RATES = {
     "processed_tokens_per_second": "Processed tokens/s",
     "trained_tokens_per_second": "Trained tokens/s",
     "completions_per_second": "Completions/s",
+    "updates_counted": "Updates counted",
+    "updates_excluded": "Left out",
 }
 
 
@@ -70,29 +72,22 @@ def _order(phase: str) -> tuple[int, str]:
 def _figure(task: str, arms: Sequence[Arm]) -> Figure:
     bars = {arm.label: seconds_per_update(arm) for arm in arms}
     notes = {label: f"{sum(bar.values()):.2f} s" for label, bar in bars.items() if bar}
-    caption = f"Seconds of one optimizer update by phase. {_how(arms)}"
-    return Figure(f"throughput_{slug(task)}", caption, partial(stacked_bars, bars, notes, "Seconds per update"))
+    caption = f"Seconds of one optimizer update by phase; start-up and metered updates are left out. {_how(arms)}"
+    return Figure(f"throughput_{slug(task)}", caption, partial(stacked_bars, bars, PHASES, notes, "Seconds per update"))
 
 
 def _rate_table(task: str, arms: Sequence[Arm]) -> Table:
     rows, records = [], []
     for arm in arms:
-        found = [run for run in arm.finished if run.throughput]
-        rates = [_spread([run.throughput[key] for run in found if run.throughput], 0) for key in RATES]
-        counted = "/".join(str(run.throughput["updates_counted"]) for run in found if run.throughput)
-        excluded = "/".join(str(run.throughput["updates_excluded"]) for run in found if run.throughput)
-        rows.append(cells(arm.label, *rates, counted or NOT_AVAILABLE, excluded or NOT_AVAILABLE))
-        for run in found:
-            keys = (*RATES, "updates_counted", "updates_excluded")
-            records.append(
-                {"arm": arm.label, "seed": run.seed, **{key: (run.throughput or {}).get(key) for key in keys}}
-            )
-    columns = ("Algorithm", *RATES.values(), "Updates counted", "Left out")
+        found = [(run.seed, run.throughput) for run in arm.finished if run.throughput]
+        rows.append(cells(arm.label, *(_spread([rates[key] for _, rates in found]) for key in RATES)))
+        records += [{**arm.keys, "seed": seed, **{key: rates[key] for key in RATES}} for seed, rates in found]
     caption = (
         "Rates over all seconds of the counted updates except validation. Generated: sampled tokens; processed: prompt "
-        "and sampled tokens; trained: completion tokens under the loss. Small type: lowest and highest seed. "
-        + _how(arms)
+        "and sampled tokens; trained: completion tokens under the loss; left out: start-up and metered updates. Small "
+        f"type: lowest and highest seed. {_how(arms)}"
     )
+    columns = ("Algorithm", *RATES.values())
     return Table(f"throughput_rates_{slug(task)}", caption, columns, tuple(rows), tuple(records))
 
 
@@ -102,29 +97,29 @@ def _total_table(task: str, arms: Sequence[Arm]) -> Table:
     rows, records = [], []
     for arm in arms:
         for run in arm.runs:
-            total = totals[run.id]
-            everything = number(sum(total.values()), 1) if total else NOT_AVAILABLE
-            texts = [number(total[phase], 1) if phase in total else "-" for phase in phases]
-            rows.append(cells(arm.label, str(run.seed), run.status.state, everything, *texts))
-            record: dict[str, Any] = {"arm": arm.label, "seed": run.seed, "state": run.status.state}
-            records.append(record | {f"{phase}_seconds": total.get(phase) for phase in phases})
-    columns = ("Algorithm", "Seed", "State", "All", *(words(phase).capitalize() for phase in phases))
-    caption = "All seconds that each run spent, by phase: start-up work, metered updates and earlier attempts included."
-    return Table(f"throughput_seconds_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
+            total, state = totals[run.id], run.status.state
+            name = Cell(arm.label, () if state == "finished" else (state,))
+            texts = [number(total.get(phase), 1) for phase in phases]
+            rows.append(cells(name, str(run.seed), number(sum(total.values()) if total else None, 1), *texts))
+            seconds = {f"{phase}_seconds": total.get(phase) for phase in phases}
+            records.append({**arm.keys, "seed": run.seed, "state": state, **seconds})
+    columns = ("Algorithm", "Seed", "All", *(words(phase).capitalize() for phase in phases))
+    caption = (
+        "All seconds that each run spent, by phase: start-up work, metered updates and earlier attempts included. "
+        "n/a: the run has no such phase."
+    )
+    return Table(f"throughput_seconds_{slug(task)}", caption, columns, tuple(rows), tuple(records))
 
 
-def _spread(values: Sequence[float | None], digits: int) -> Cell:
-    """Mean over seeds, with the lowest and the highest beside it; "n/a" where a run does no such work."""
+def _spread(values: Sequence[float | None]) -> Cell:
+    """Mean over seeds, under it the lowest and the highest; "n/a" where a run does no such work."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return Cell(NOT_AVAILABLE)
-    spread = (f"{number(min(known), digits)} to {number(max(known), digits)}",) if len(known) > 1 else ()
-    return Cell(number(fmean(known), digits), spread)
+    low, high = number(min(known), 0), number(max(known), 0)
+    return Cell(number(fmean(known), 0), () if low == high else (f"{low} to {high}",))
 
 
 def _how(arms: Sequence[Arm]) -> str:
-    counts: Mapping[str, int] = {arm.label: sum(1 for run in arm.finished if run.throughput) for arm in arms}
-    seeds = ", ".join(
-        f"{label} {count}/{len(arm.runs)}" for (label, count), arm in zip(counts.items(), arms, strict=True)
-    )
-    return f"Mean over finished seeds with a record ({seeds}); metered updates are left out; no interval."
+    seeds = counted(arms, lambda arm: sum(1 for run in arm.finished if run.throughput))
+    return f"Mean over finished seeds ({seeds}), no interval."

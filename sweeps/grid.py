@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import Run
-from bench.loading import ConfigError, build_run, nested, parse_overrides, read_yaml
+from bench.loading import ConfigError, build_run, flat, nested, parse_overrides, read_yaml
 
 SECTIONS = ("base", "cross", "per_algorithm", "ablate", "ladder")
 
@@ -166,15 +166,6 @@ def _given_twice(spec: Mapping[str, Any], command_line: Knobs) -> list[str]:
 
 def _within(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
-
-
-def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as dotted knobs."""
-    knobs: dict[str, Any] = {}
-    for key, value in section.items():
-        inside = isinstance(value, Mapping) and value
-        knobs |= flat(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
-    return knobs
 
 
 # The points of the grid

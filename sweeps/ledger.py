@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from bench import store
-from bench.dialect import to_yaml
+from bench.loading import flat
 from sweeps.executors import Busy, Exit, take_lock
-from sweeps.grid import Sweep, Trial, flat
+from sweeps.grid import Sweep, Trial
 
 SETTLED = frozenset({"finished", "diverged", "oom"})
 """States that are results: such a trial is not run again. One that failed or was interrupted is."""
 
 _NOT_COMPARED = ("output", "tracking")
 _TAIL_BYTES = 65536
+_ATTEMPT = "---- attempt "
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def write_sweep(sweep: Sweep) -> None:
     store.write_json(sweep.directory / "sweep.json", record)
     for entry in entries(sweep):
         if not entry.settled:
-            store.write_text(entry.directory / "run.yaml", to_yaml(entry.trial.run.dump()))
+            store.write_yaml(entry.directory / "run.yaml", entry.trial.run.dump())
 
 
 def _commit() -> str | None:
@@ -156,8 +157,11 @@ def _commit() -> str | None:
 
 
 def begin(entry: Entry) -> None:
-    """Mark a trial as about to start, so that an earlier attempt's state cannot be taken for this one's."""
-    store.set_status(entry.directory, "pending", attempt=entry.status.attempt)
+    """Mark a trial as about to start, so that what an earlier attempt left cannot be taken for this one's."""
+    attempt = entry.status.attempt
+    store.set_status(entry.directory, "pending", attempt=attempt)
+    with entry.log.open("a", encoding="utf-8") as log:
+        log.write(f"{_ATTEMPT}{attempt + 1}\n")
 
 
 def settle(entry: Entry, ended: Exit, *, stopped: bool) -> store.Status:
@@ -175,7 +179,8 @@ def settle(entry: Entry, ended: Exit, *, stopped: bool) -> store.Status:
 def _why(entry: Entry, ended: Exit) -> str:
     if ended.code == 0:
         return "its process ended with exit status 0 but did not finish the run"
-    last = _tail(entry.log).decode(errors="replace").strip().rpartition("\n")[2].strip()
+    printed = _tail(entry.log).decode(errors="replace").rpartition(_ATTEMPT)[2].partition("\n")[2]
+    last = printed.strip().rpartition("\n")[2].strip()
     return f"{last} ({ended.sentence})" if last and ended.code > 0 else ended.sentence
 
 

@@ -23,7 +23,7 @@ from sweeps.grid import Sweep, load_sweep
 from sweeps.ledger import Entry
 
 _BENCH = (sys.executable, "-m", "bench.cli")
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,9 @@ def run_sweep(spec: Path, overrides: Sequence[str], *, go: bool, options: Option
     except ConfigError as error:
         for line in error.lines:
             screen.say(console, f"error: {line}", "red")
-    except OSError as error:  # a full or read-only disk; the message names the path
-        screen.say(console, f"error: {error.strerror or error}", "red")
+    except OSError as error:  # a full or read-only disk; where it has no file name, the message names the path
+        where = f"{error.filename}: " if error.filename else ""
+        screen.say(console, f"error: {where}{error.strerror}", "red")
     return 2
 
 
@@ -127,13 +128,16 @@ def _go(sweep: Sweep, options: Options, console: Console, signals: _Signals) -> 
         screen.say(console, f"all {len(entries)} trials of {sweep.directory} are done; nothing to run")
     if signals.count:
         return _interrupted(console, sweep, options)
+    no_report = 0
     if options.report and any(entry.status.state == "finished" for entry in entries):
         reported = _child("report", (*commands.report, str(sweep.directory)), options, signals)
+        if signals.count:
+            return _interrupted(console, sweep, options)
         if reported.code:
             screen.say(console, f"error: the report could not be written ({reported.sentence})", "red")
-            return 1
+            no_report = 1
     screen.print_tracker(console, sweep)
-    return screen.print_end(console, sweep, _command(sweep, options))
+    return screen.print_end(console, sweep, _command(sweep, options)) or no_report
 
 
 def _interrupted(console: Console, sweep: Sweep, options: Options) -> int:

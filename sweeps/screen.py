@@ -1,7 +1,6 @@
 """What a sweep shows: its plan, a line for every trial that ends, a table of the running ones, and how it came out."""
 
 import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from bench.config import Run
@@ -135,10 +134,8 @@ def print_tracker(console: Console, sweep: Sweep) -> None:
         return
     uri = run.tracking.uri or f"sqlite:///{run.output.root}/mlflow.db"
     if uri.startswith("sqlite:///"):
-        # Artifacts are addressed relative to the folder of the database, so the server has to start inside it.
-        path = Path(uri.removeprefix("sqlite:///"))
-        folder, database = shlex.quote(str(path.parent)), shlex.quote(f"sqlite:///{path.name}")
-        uri = f"(cd {folder} && mlflow ui --backend-store-uri {database})"
+        artifacts = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts"
+        uri = f"mlflow ui --backend-store-uri {uri} --artifacts-destination {artifacts}"
     say(console, f"MLflow: {uri}")
 
 
@@ -150,7 +147,7 @@ def print_end(console: Console, sweep: Sweep, command: str) -> int:
     unfinished = [entry for entry in entries if entry.status.state != "finished"]
     if not unfinished:
         return 0
-    table = Table("trial", "state", "attempts", "why", "log")
+    table = Table("trial", "state", "attempts", "why", Column("log", overflow="fold"))
     for entry in unfinished:
         status = entry.status
         why = (status.error or "").strip().partition("\n")[0]

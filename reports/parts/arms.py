@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,11 @@ class Arm:
     runs: tuple[RunRecord, ...]
 
     @property
+    def keys(self) -> dict[str, str]:
+        """What a line of a CSV file needs to say which arm it is about."""
+        return {"task": self.task, "algorithm": self.algorithm, "arm": self.label}
+
+    @property
     def finished(self) -> tuple[RunRecord, ...]:
         """The runs that reached their budget: the only ones that enter an average."""
         return tuple(run for run in self.runs if run.status.state == "finished")
@@ -34,10 +39,10 @@ def arms_of(runs: Sequence[RunRecord]) -> list[Arm]:
     groups: dict[str, dict[str, list[RunRecord]]] = {}
     for run in runs:
         task = tasks[run.task, _key(_task_settings(run))]
-        groups.setdefault(task, {}).setdefault(_key(_settings(run)), []).append(run)
+        groups.setdefault(task, {}).setdefault(_key(settings_of(run)), []).append(run)
     found: list[Arm] = []
     for task, members in groups.items():
-        named = {key: (_title(group[0]), _settings(group[0])) for key, group in members.items()}
+        named = {key: (_title(group[0]), settings_of(group[0])) for key, group in members.items()}
         labels = _labels(list(named.values()))
         for key, group in members.items():
             ordered = sorted(group, key=lambda run: (run.seed is None, run.seed or 0, run.id))
@@ -53,13 +58,23 @@ def by_task(arms: Iterable[Arm]) -> dict[str, list[Arm]]:
     return tasks
 
 
+def counted(arms: Sequence[Arm], count: Callable[[Arm], int]) -> str:
+    """How many runs stand behind each arm, in words for a caption: "2 of 2", or the arms by their counts."""
+    groups: dict[str, list[str]] = {}
+    for arm in arms:
+        groups.setdefault(f"{count(arm)} of {len(arm.runs)}", []).append(arm.label)
+    if len(groups) == 1:
+        return f"{next(iter(groups))} each"
+    return "; ".join(f"{', '.join(labels)}: {text}" for text, labels in groups.items())
+
+
 def _title(run: RunRecord) -> str:
     """The algorithm's name as its paper writes it: what stands before the colon of its title."""
     name, colon, _ = str((run.formula or {}).get("title", "")).partition(":")
     return name if colon and len(name) <= 20 else run.algorithm
 
 
-def _settings(run: RunRecord) -> dict[str, Any]:
+def settings_of(run: RunRecord) -> dict[str, Any]:
     """The configuration of a run as dotted keys, without what an arm does not depend on."""
     return flatten({key: value for key, value in run.run.items() if key not in (*NOT_COMPARED, "task")})
 

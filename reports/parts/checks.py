@@ -9,15 +9,10 @@ from reports.parts.scores import starts_of, tested
 
 
 def warnings_of(runs: Sequence[RunRecord]) -> list[str]:
-    """All warnings, the gravest first."""
-    tasks = by_task(arms_of(runs))
-    found = [
-        warning
-        for arms in tasks.values()
-        for check in (_not_finished, _alike, _starts, _seeds)
-        for warning in check(arms)
-    ]
-    return [*found, *_commits(runs), *(problem for run in runs for problem in run.problems)]
+    """All warnings, those about the results first."""
+    checks = (_not_finished, _alike, _starts, _seeds)
+    found = [warning for arms in by_task(arms_of(runs)).values() for check in checks for warning in check(arms)]
+    return [*found, *_commits(runs), *(line for run in runs for line in _damage(run))]
 
 
 def _name(arm: Arm, run: RunRecord) -> str:
@@ -41,10 +36,15 @@ def _alike(arms: Sequence[Arm]) -> Iterator[str]:
             trained = [record for record in run.metrics if record.get("update")]
             if trained:
                 twins.setdefault(json.dumps(trained, sort_keys=True), []).append((arm, run))
+    seeds_of: dict[tuple[str, ...], set[str]] = {}
     for group in twins.values():
         if len(group) > 1:
-            names = " and ".join(_name(arm, run) for arm, run in group)
-            yield f"{names} have bit-equal metrics: what differs between them had no effect, so they are no replicates."
+            labels = tuple(dict.fromkeys(arm.label for arm, _ in group))
+            seeds_of.setdefault(labels, set()).update(str(run.seed) for _, run in group)
+    for labels, seeds in seeds_of.items():
+        which = f"{' and '.join(labels)} on {arms[0].task} have bit-equal metrics (seeds {', '.join(sorted(seeds))})"
+        difference = "what sets these arms apart" if len(labels) > 1 else "the seed"
+        yield f"{which}: {difference} had no effect, and no interval over such runs means anything."
 
 
 def _starts(arms: Sequence[Arm]) -> Iterator[str]:
@@ -74,3 +74,10 @@ def _commits(runs: Sequence[RunRecord]) -> Iterator[str]:
     )
     if len(commits) > 1:
         yield f"The runs were made by different commits: {', '.join(commits)}."
+
+
+def _damage(run: RunRecord) -> Iterator[str]:
+    """What could not be read, with paths inside the sweep, so that a report is the same on every machine."""
+    lines = [line.replace(f"{run.directory}/", f"{run.id}/") for line in run.problems]
+    if lines:
+        yield lines[0] + (f", and {len(lines) - 1} more in this run" if len(lines) > 1 else "") + "."

@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -25,7 +26,7 @@ START = {"color": "#4d4d4d", "label": "Starting model"}
 PARTS = ("#332288", "#88CCEE", "#44AA99", "#DDCC77", "#CC6677", "#AA4499", "#999933", "#882255", "#BBBBBB")
 HATCHES = ("", "///", "", "\\\\\\", "", "...", "", "xxx", "")
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "axes.titlesize": 9,
@@ -76,17 +77,21 @@ class Style:
 
 
 def styles(arms: Sequence[Arm]) -> dict[str, Style]:
-    """One style for each arm's label; the colour is the algorithm's, its variants differ in dash and marker."""
+    """One style for each arm's label; the hue is the algorithm's, its variants differ in shade, dash and marker."""
     algorithms = sorted({arm.algorithm for arm in arms})
     chosen: dict[str, Style] = {}
     for index, algorithm in enumerate(algorithms):
         labels = sorted({arm.label for arm in arms if arm.algorithm == algorithm})
         for variant, label in enumerate(labels):
             mark = index + index // len(PALETTE) + variant
-            chosen[label] = Style(
-                PALETTE[index % len(PALETTE)], DASHES[mark % len(DASHES)], MARKERS[mark % len(MARKERS)]
-            )
+            color = _lighter(PALETTE[index % len(PALETTE)], 0.55 * variant / len(labels))
+            chosen[label] = Style(color, DASHES[mark % len(DASHES)], MARKERS[mark % len(MARKERS)])
     return chosen
+
+
+def _lighter(color: str, share: float) -> str:
+    """The colour with a share of white mixed in."""
+    return to_hex([1 - (1 - part) * (1 - share) for part in to_rgb(color)])
 
 
 def save(figure: Figure) -> dict[str, bytes]:
@@ -109,9 +114,11 @@ def canvas(width: float, height: float) -> Canvas:
     return made
 
 
-def legend_below(on: Canvas, handles: Sequence[Any], columns: int = 6) -> None:
-    """One legend for all panels, under them."""
-    on.legend(handles=list(handles), loc="outside lower center", ncols=min(columns, len(handles)), handlelength=2.8)
+def legend_below(on: Canvas, handles: Sequence[Any]) -> None:
+    """One legend for all panels, under them, in as many columns as there is room for."""
+    widest = 0.75 + 0.075 * max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(len(handles), int(on.get_figwidth() / widest)))
+    on.legend(handles=list(handles), loc="outside lower center", ncols=columns, handlelength=2.8)
 
 
 def line_of(style: Style, label: str, marker: bool = True) -> Line2D:
@@ -130,40 +137,49 @@ def log2_axis(axes: Axes, ks: Sequence[int]) -> None:
 
 def empty(axes: Axes, text: str) -> None:
     """Say in a panel why it shows nothing."""
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#777777", style="italic")
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 3}
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#555555", bbox=box)
 
 
-def stacked_bars(bars: Mapping[str, Mapping[str, float] | None], notes: Mapping[str, str], title: str) -> Canvas:
+def stacked_bars(
+    bars: Mapping[str, Mapping[str, float] | None], order: Sequence[str], notes: Mapping[str, str], title: str
+) -> Canvas:
     """One horizontal bar for each name, made of its parts; None draws "n/a" where the bar would be.
 
     Args:
         bars: from a bar's name to the sizes of its parts, or to None where they are not known.
+        order: the parts in the order in which they are stacked; others follow.
         notes: what stands at the end of each bar.
         title: what the length of a bar measures, with its unit.
     """
-    parts = list(dict.fromkeys(part for bar in bars.values() if bar for part in bar))
-    drawn = canvas(10.2, 0.42 * len(bars) + 1.35)
+    present = list(dict.fromkeys(part for bar in bars.values() if bar for part in bar))
+    parts = [*(part for part in order if part in present), *(part for part in present if part not in order)]
+    drawn = canvas(10.2, 0.42 * len(bars) + 1.2 + 0.25 * -(-len(parts) // 6))
     axes = drawn.subplots()
-    longest = max((sum(bar.values()) for bar in bars.values() if bar), default=1.0) or 1.0
+    longest = max((sum(bar.values()) for bar in bars.values() if bar), default=0.0) or 1.0
+    looks = {part: _fill(index) for index, part in enumerate(parts)}
     for row, (name, bar) in enumerate(bars.items()):
         left = 0.0
-        for part, size in (bar or {}).items():
-            index = parts.index(part)
-            look = {"color": PARTS[index % len(PARTS)], "hatch": HATCHES[index % len(HATCHES)]}
-            axes.barh(row, size, left=left, height=0.62, edgecolor="white", linewidth=0.6, **look)
+        sizes = {part: bar[part] for part in parts if part in bar} if bar else {}
+        for part, size in sizes.items():
+            axes.barh(row, size, left=left, height=0.62, **looks[part])
             left += size
-        note = notes[name] if bar else "n/a"
-        axes.text(left + 0.01 * longest, row, note, va="center", color="#444444", fontsize=8)
+        axes.text(left + 0.01 * longest, row, notes[name] if bar else "n/a", va="center", color="#444444", fontsize=8)
     axes.set_yticks(range(len(bars)), list(bars))
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xlim(0, 1.22 * longest)  # room for the notes
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(title)
-    swatches = [
-        Patch(color=PARTS[i % len(PARTS)], hatch=HATCHES[i % len(HATCHES)], label=words(p)) for i, p in enumerate(parts)
-    ]
-    for swatch in swatches:
-        swatch.set_edgecolor("white")
-    if swatches:
-        legend_below(drawn, swatches, columns=9)
+    if parts:
+        legend_below(drawn, [Patch(**look, label=words(part)) for part, look in looks.items()])
     return drawn
+
+
+def _fill(index: int) -> dict[str, Any]:
+    """Colour and hatch of a part."""
+    return {
+        "facecolor": PARTS[index % len(PARTS)],
+        "hatch": HATCHES[index % len(HATCHES)],
+        "edgecolor": "white",
+        "linewidth": 0.6,
+    }

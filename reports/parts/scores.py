@@ -5,12 +5,14 @@ from typing import Literal
 
 import numpy as np
 
-from bench.evaluation import Estimates
+from bench.evaluation import Estimates, Missing, Ties
 from bench.statistics import Interval, align, crossed_interval, paired_difference, t_interval
 from bench.store import RunRecord
-from reports.parts.arms import Arm
+from reports.parts.arms import Arm, counted
 
 Measure = Literal["pass", "maj"]
+TIES: dict[Ties, str] = {"random": "ties at random", "pessimistic": "ties are wrong", "optimistic": "ties are right"}
+MISSING: dict[Missing, str] = {"abstain": "has no vote", "vote": "votes for none", "drop": "is drawn again"}
 ESTIMANDS = ("problems", "crossed")
 NAMES: dict[Measure, str] = {"pass": "Pass", "maj": "Maj"}
 
@@ -45,17 +47,18 @@ def score(arm: Arm, measure: Measure, k: int) -> Interval | None:
     return t_interval(means) if means else None
 
 
-def starts_of(arms: Sequence[Arm]) -> list[tuple[Estimates, list[str]]]:
-    """The different evaluations of a starting model among the arms, each with the arms that started there."""
-    found: dict[bytes, tuple[Estimates, list[str]]] = {}
+def starts_of(arms: Sequence[Arm]) -> dict[str, Estimates]:
+    """The evaluations of the arms' starting model, by a name to show; several only if they differ anywhere."""
+    found: dict[bytes, tuple[Estimates, dict[str, None]]] = {}
     for arm in arms:
         for run in arm.runs:
             start = run.estimates("start")
             if start is not None:
                 key = repr(start.problem_id).encode() + start.passes.tobytes() + start.majorities.tobytes()
-                labels = found.setdefault(key, (start, []))[1]
-                labels += [arm.label] if arm.label not in labels else []
-    return list(found.values())
+                found.setdefault(key, (start, {}))[1][arm.label] = None
+    names = [f" {number} ({', '.join(of)})" for number, (_, of) in enumerate(found.values(), start=1)]
+    starts = [start for start, _ in found.values()]
+    return {f"Starting model{name if len(names) > 1 else ''}": one for name, one in zip(names, starts, strict=True)}
 
 
 def gain(arm: Arm, measure: Measure, k: int) -> dict[str, Interval]:
@@ -84,13 +87,13 @@ def protocol(arms: Sequence[Arm]) -> str:
         return "No evaluation yet."
     samples = sorted({int(n) for estimates in found for n in estimates.n})
     problems = sorted({len(estimates.problem_id) for estimates in found})
-    rules = sorted({f"ties {e.ties}, a sample without an answer: {e.missing}" for e in found})
-    seeds = ", ".join(f"{arm.label} {len(tested(arm))}" for arm in arms)
+    rules = sorted({f"{TIES[e.ties]}, a sample without an answer {MISSING[e.missing]}" for e in found})
+    seeds = counted(arms, lambda arm: len(tested(arm)))
     largest = max(k for estimates in found for k in estimates.ks)
     few = f" Caution: {samples[0]} samples are fewer than 4 x {largest}, so the largest K are noisy."
     return (
         f"{_range(problems)} problems, {_range(samples)} samples each; seeds evaluated: {seeds}. "
-        f"Maj@K over all K-subsets, {' and '.join(rules)}.{few if samples[0] < 4 * largest else ''}"
+        f"Maj@K: {' and '.join(rules)}.{few if samples[0] < 4 * largest else ''}"
     )
 
 

@@ -83,7 +83,7 @@ def to_markdown(table: Table) -> str:
 
 def escape_markdown(text: str) -> str:
     """Text that Markdown prints as it is, also inside a table."""
-    text = re.sub(r"([\\`*|~\[\]#$])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
+    text = re.sub(r"[\\`*|~$]|\](?=\()", r"\\\g<0>", text.replace("&", "&amp;").replace("<", "&lt;"))
     # An underscore between letters is printed as it is; at the edge of a word it would start emphasis.
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)
 

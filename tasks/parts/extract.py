@@ -15,10 +15,11 @@ Method = Literal["marker", "box", "phrase", "last_number", "none"]
 
 _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
 _SPECIAL_TOKEN = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|</s>")
-_NEXT_QUESTION = re.compile(r"(?<=\n)[ \t*#>]*(?:Question|Problem|Q)[ \t]*\d*[ \t]*:")
+_NEXT_QUESTION = re.compile(r"(?<=\n)[ \t*#>]{0,8}(?:Question|Problem|Q)[ \t]{0,3}\d{0,4}[ \t]{0,3}:")
 _MARKER = re.compile(r"#{4,}")
 _LEAD = re.compile(r"(?:the\s+)?(?:final\s+)?(?:answer)?(?:\s+is)?[^A-Za-z]*", re.IGNORECASE)
 _LISTING = re.compile(r"[.):]\s+[A-Za-z]")
+_FIRST_ITEM = re.compile(r"1[.)]\s+[A-Za-z]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _PHRASE = re.compile(r"\banswer\b(?:[^\n.:=]{0,60}?\bis\b|[^\n.:=]{0,30}?(?P<colon>[:=]))", re.IGNORECASE)
@@ -109,7 +110,7 @@ def _last_places(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
 
 def _line(text: str, start: int) -> str:
     """The rest of a line as plain text, or the next line with something on it."""
-    return plain(text[start : start + MAX_SPAN].lstrip().partition("\n")[0])
+    return plain(text[start : start + MAX_SPAN].lstrip("*_ \t\r\n").partition("\n")[0])
 
 
 def _marked(text: str) -> Iterator[str]:
@@ -139,9 +140,10 @@ def _boxed(text: str) -> Iterator[str]:
 def _phrased(text: str) -> Iterator[str]:
     """Numbers in the sentence after "the answer is"; after "Answer:" only at once, as a whole solution may follow."""
     for place in _last_places(_PHRASE, text):
-        sentence = _SENTENCE_END.split(_line(text, place.end()), maxsplit=1)[0]
+        line = _line(text, place.end())
+        sentence = _SENTENCE_END.split(line, maxsplit=1)[0]
         key = _leading_number(sentence) if place["colon"] else stated_number(sentence)
-        if key is not None:
+        if key is not None and not _FIRST_ITEM.match(line):
             yield key
 
 
@@ -150,9 +152,10 @@ def _last(text: str) -> str | None:
     digit = _LAST_DIGIT.search(text)
     if not digit:
         return None
-    start = text.rfind("\n", 0, digit.start()) + 1
-    if digit.end() - start > MAX_SPAN:
-        start = digit.end() - MAX_SPAN
+    start = max(0, digit.end() - MAX_SPAN)
+    above, line_break, line = text[start : digit.end()].rpartition("\n")
+    if start > 0 and not above and not line_break:
         # The window may have cut a number in two.
-        return last_number(plain(re.sub(r"^[\d.,]+", "", text[start : digit.end()])))
-    return last_number(plain(text[start : digit.end()]))
+        line = re.sub(r"^[\d.,]+", "", line)
+    # Some more after the digit, for the brace that closes a fraction; there are no more digits there.
+    return last_number(plain(line + text[digit.end() : digit.end() + 10].partition("\n")[0]))

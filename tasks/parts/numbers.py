@@ -12,7 +12,7 @@ from typing import NamedTuple
 MAX_SPAN = 300
 """Characters that are read in search of one number."""
 _MAX_DIGITS = 100
-"""A longer run of digits is no number here: it costs time and is no answer."""
+"""A number with more digits than this is not read: it costs time and is no answer."""
 
 VULGAR_FRACTIONS = "\u00bc-\u00be\u2150-\u215e\u2189"
 _VULGAR = re.compile(f"[{VULGAR_FRACTIONS}]")
@@ -36,19 +36,19 @@ _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\\[,;: ]|~"), " "),
     (re.compile(r"\\(?:text\w*|math\w+|mbox)\s*\{([^{}]*)\}"), r" \1 "),
     (re.compile(r"(?<=\d)(\\[dt]?frac)"), r" \1"),
-    (re.compile(r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}"), r"\1/\2"),
+    (re.compile(r"\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}"), r"\1/\2 "),
 )
 _RUN = re.compile(r"[0-9.,]+")
 _DECIMAL = re.compile(r"\d+(?:\.\d+)?|\d{1,3}(?:,\d{3})+(?:\.\d+)?|\.\d+")
 _PIECE = re.compile(r"\d+(?:\.\d+)?")
-_EXPONENT = re.compile(r"[eE]([+-]?\d{1,2})(?!\w)")
+_EXPONENT = re.compile(r"[eE][+-]?(\d+)(?!\w)")
 _CURRENCY = "$€£¥₹"
 _HEDGE = re.compile(r"\b(?:or|either)\b|(?:[,;:/&|*+^<>-]|\b(?:and|to|x|times))[\s($]*\Z", re.IGNORECASE)
 _ALTERNATIVE = re.compile(r"[\s,$]*\b(?:or|and)\b[\s$]*", re.IGNORECASE)
 
 
 class Number(NamedTuple):
-    """One number in a text. `value` is None for a run of digits that is too long to be an answer."""
+    """One number in a text. `value` is None for one with so many digits that it is no answer."""
 
     start: int
     end: int
@@ -77,7 +77,8 @@ def numbers(span: str) -> list[Number]:
         named = before.isalpha() or before in ("^", "_")
         core = run[0].rstrip(".,")
         lead = core[: len(core) - len(core.lstrip(".,"))]
-        if named and not lead:
+        inside = bool(found) and run.start() < found[-1].end  # the exponent's digits
+        if inside or (named and not lead):
             continue
         # "...5" and "Rs.500" start with punctuation, ".5" with a decimal point.
         skip = 0 if lead == "." and not named else len(lead)
@@ -90,14 +91,13 @@ def numbers(span: str) -> list[Number]:
 
 def _number(span: str, start: int, end: int) -> Number:
     digits = span[start:end].replace(",", "")
-    if len(digits) > _MAX_DIGITS:
-        return Number(start, end, None)
-    value = Fraction(digits)
     exponent = _EXPONENT.match(span, end)
     if exponent:
-        value *= Fraction(10) ** int(exponent[1])
-        end = exponent.end()
+        digits, end = digits + exponent[0], exponent.end()
+    if len(digits) > _MAX_DIGITS or (exponent and len(exponent[1]) > 2):
+        return Number(start, end, None)
     sign = _sign(span, start)
+    value = Fraction(digits)
     return Number(start if sign is None else sign, end, value if sign is None else -value)
 
 
@@ -107,7 +107,7 @@ def _sign(span: str, start: int) -> int | None:
     if not head.endswith("-"):
         return None
     operand = head[-2:-1]
-    return None if operand.isalnum() or operand in (")", "]", "%") else len(head) - 1
+    return None if operand.isalnum() or operand in (")", "]", "%", "-") else len(head) - 1
 
 
 def _joined(span: str, found: list[Number]) -> list[Number]:
@@ -116,8 +116,8 @@ def _joined(span: str, found: list[Number]) -> list[Number]:
     for number in found:
         last = joined[-1] if joined else None
         between = span[last.end : number.start] if last else ""
-        after_slash = span[max(0, last.start - 1) : last.start] == "/" if last else False
-        if last and last.value is not None and number.value and between == "/" and not after_slash:
+        fractions = last is not None and "/" in span[max(0, last.start - 1) : last.end]
+        if last and last.value is not None and number.value and between == "/" and not fractions:
             joined[-1] = Number(last.start, number.end, last.value / number.value)
             joined = _mixed(span, joined)
         else:

@@ -1,4 +1,4 @@
-"""What the tests of objectives share: batches and rollouts from plain lists, and one ragged example to try identities on."""
+"""What the tests of objectives share: batches and rollouts from plain lists, and a ragged example for identities."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -86,9 +86,12 @@ def make_batch() -> Callable[..., tuple[Batch, Totals]]:
 
 @pytest.fixture
 def make_rollout() -> Callable[..., Rollout]:
-    """Graded completions from rewards: by default groups of the size given, two tokens each, all ended by themselves."""
+    """Graded completions from rewards: by default groups of the size given, two tokens each, all ended by
+    themselves."""
 
-    def make(reward: Sequence[float], *, group_size: int | None = None, mask: Rows | None = None, **given: Any) -> Rollout:
+    def make(
+        reward: Sequence[float], *, group_size: int | None = None, mask: Rows | None = None, **given: Any
+    ) -> Rollout:
         rows = len(reward)
         valid = torch.ones((rows, 2), dtype=torch.bool) if mask is None else torch.tensor(mask).bool()
         size = rows if group_size is None else group_size
@@ -141,7 +144,7 @@ def value_and_gradient() -> Callable[[Reduce, Batch, Totals], tuple[float, Tenso
     def evaluate(reduce: Reduce, batch: Batch, totals: Totals) -> tuple[float, Tensor]:
         logp = batch.logp.detach().clone().requires_grad_()
         loss = reduce(replace(batch, logp=logp), totals)
-        return float(loss), torch.autograd.grad(loss, logp)[0]
+        return loss.item(), torch.autograd.grad(loss, logp)[0]
 
     return evaluate
 

@@ -1,4 +1,4 @@
-"""Advantages: group baselines and GAE, by hand, against an oracle, and where rounding or missing rewards could spoil them."""
+"""Advantages: group baselines and GAE, by hand, against an oracle, and under rounding and missing rewards."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,8 @@ def score(component: Any, rewards: list[float], group: list[int] | None = None) 
 
 
 def test_group_statistics_are_per_group() -> None:
-    """OBJ-12: means 0.5 and 5, deviations +-0.5 and +-5, stds 0.5 sqrt(4/3) and 5 sqrt(4/3): both groups give +-0.866025."""
+    """OBJ-12: means 0.5 and 5, deviations +-0.5 and +-5, stds 0.5 sqrt(4/3) and 5 sqrt(4/3): both groups give
+    +-0.866025."""
     result = score(GroupStandardised(ddof=1, epsilon=0.0), [1, 1, 0, 0, 10, 10, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1])
     assert result == pytest.approx([0.866025, 0.866025, -0.866025, -0.866025] * 2, abs=1e-6)
 
@@ -52,9 +53,12 @@ def test_equal_rewards_give_exactly_nothing(component: Any, reward: float, size:
 
 
 def test_one_different_reward_among_inexact_ones_does_not_blow_up() -> None:
-    """OBJ-10: seven 0.35 and one 0: mean 0.30625; the odd one is at -7/sqrt(8) = -2.4749 standard deviations (ddof 1)."""
+    """OBJ-10: seven 0.35 and one 0: mean 0.30625; the odd one is at -7/sqrt(8) = -2.4749 standard deviations (ddof
+    1)."""
     rewards = [0.35] * 7 + [0.0]
-    assert score(GroupStandardised(ddof=1, epsilon=0.0), rewards) == pytest.approx([1 / math.sqrt(8)] * 7 + [-7 / math.sqrt(8)])
+    assert score(GroupStandardised(ddof=1, epsilon=0.0), rewards) == pytest.approx(
+        [1 / math.sqrt(8)] * 7 + [-7 / math.sqrt(8)]
+    )
     assert score(GroupCentred(), rewards) == pytest.approx([0.04375] * 7 + [-0.30625])
 
 
@@ -86,7 +90,9 @@ def test_degrees_of_freedom_are_a_constant_factor(size: int) -> None:
 
 def test_epsilon_is_added_to_the_standard_deviation() -> None:
     """Rewards 0 and 2: deviation 1, std sqrt(2); with epsilon 0.5 it is 1 / (sqrt(2) + 0.5)."""
-    assert score(GroupStandardised(ddof=1, epsilon=0.5), [0, 2]) == pytest.approx([-1 / (math.sqrt(2) + 0.5), 1 / (math.sqrt(2) + 0.5)])
+    assert score(GroupStandardised(ddof=1, epsilon=0.5), [0, 2]) == pytest.approx(
+        [-1 / (math.sqrt(2) + 0.5), 1 / (math.sqrt(2) + 0.5)]
+    )
 
 
 def test_an_unscorable_reward_takes_no_part() -> None:
@@ -131,7 +137,8 @@ def test_gae_on_two_rows_by_hand() -> None:
 
 
 def oracle(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
-    """A_t = sum over l >= 0 of (gamma lambda)^l delta_{t+l}, over the valid positions only: O(T^2), one row at a time."""
+    """A_t = sum over l >= 0 of (gamma lambda)^l delta_{t+l}, over the valid positions only: O(T^2), one row at a
+    time."""
     result = torch.zeros_like(reward)
     for row in range(len(reward)):
         valid = mask[row].nonzero().flatten().tolist()
@@ -154,7 +161,8 @@ def test_gae_agrees_with_its_definition(gamma: float, lam: float) -> None:
 
 
 def test_the_reward_sits_on_the_last_generated_token(make_rollout: MakeRollout) -> None:
-    """OBJ-36: gamma = 0, completion of 3 in width 5: A = r - V is -V before the end, 1 - V on the end, nothing on pads."""
+    """OBJ-36: gamma = 0, completion of 3 in width 5: A = r - V is -V before the end, 1 - V on the end, nothing on
+    pads."""
     value = torch.tensor([[0.5, 0.25, 0.125, 9.0, NAN]])
     rollout = make_rollout([1.0], mask=[[1, 1, 1, 0, 0]], value=value, old_logp=torch.zeros(1, 5))
     credit = GAE(gamma=0.0, whiten=False)(rollout.reward, torch.zeros(1, 5), rollout)
@@ -215,7 +223,8 @@ def test_an_unscorable_completion_leaves_gae_as_it_would_be_without_it(make_roll
 
 
 def test_a_penalty_in_the_reward_reaches_earlier_tokens(make_rollout: MakeRollout) -> None:
-    """beta = 0.5, k1 = 0.2, 0.4 and R = 1: rewards -0.1 and 1 - 0.2, so with gamma = lambda = 1, V = 0: A = 0.7, 0.8."""
+    """beta = 0.5, k1 = 0.2, 0.4 and R = 1: rewards -0.1 and 1 - 0.2, so with gamma = lambda = 1, V = 0: A = 0.7,
+    0.8."""
     rollout = make_rollout([1.0], old_logp=torch.tensor([[-1.0, -1.0]]), ref_logp=torch.tensor([[-1.2, -1.4]]))
     token_reward = RewardKL(coefficient=0.5).token_reward(rollout.old_logp, rollout.ref_logp)
     credit = GAE(whiten=False)(rollout.reward, token_reward, rollout)

@@ -21,7 +21,13 @@ from algorithms.axes.surrogate import Clip
 from algorithms.axes.value import NoCritic, Value, ValueLoss
 
 UNIONS = (Advantage, Penalty, Reduction, Selection, Shaping, Value)
-COMPONENTS = [cls for union in UNIONS for cls in get_args(union)] + [Clip, Sigmoid, GradedPairs, PolicyGradient, Preference]
+COMPONENTS = [cls for union in UNIONS for cls in get_args(union)] + [
+    Clip,
+    Sigmoid,
+    GradedPairs,
+    PolicyGradient,
+    Preference,
+]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ MASK = torch.tensor([[True, True, False], [True, False, False]])
 
 
 def test_by_hand() -> None:
-    """Valid values 1, 2, 6: sum 9, mean 3, squared deviations 4 + 1 + 9 = 14, std sqrt(14/2) with ddof 1, sqrt(14/3) with 0."""
+    """Valid values 1, 2, 6: sum 9, mean 3, squared deviations 4 + 1 + 9 = 14, std sqrt(14/2) with ddof 1, sqrt(14/3)
+    with 0."""
     assert float(masked_sum(VALUES, MASK)) == 9
     mean = masked_mean(VALUES, MASK)
     assert (float(mean.total), float(mean.count), mean.value()) == (9, 3, 3)
@@ -35,7 +36,10 @@ def test_no_gradient_reaches_what_is_masked() -> None:
 
 def test_means_of_parts_add_up_to_the_mean_of_the_whole() -> None:
     """OBJ-04: 100 tokens of mean 0.5 and 900 of mean 0.3 have mean 0.32; the mean of the means would be 0.40."""
-    parts = [masked_mean(torch.full((1, n), x, dtype=torch.float64), torch.ones(1, n).bool()) for n, x in ((100, 0.5), (900, 0.3))]
+    parts = [
+        masked_mean(torch.full((1, n), x, dtype=torch.float64), torch.ones(1, n).bool())
+        for n, x in ((100, 0.5), (900, 0.3))
+    ]
     assert parts[0].plus(parts[1]).value() == pytest.approx(0.32, abs=1e-12)
 
 
@@ -75,5 +79,6 @@ def test_whitened_values_have_mean_0_and_variance_1_in_their_own_dtype() -> None
 
 @pytest.mark.parametrize("mask", [[True, True, True], [True, False, False], [False, False, False]])
 def test_equal_values_whiten_to_nothing(mask: list[bool]) -> None:
-    """Variance 0: the deviation is a rounding residue at most, and 1e4 (one over the root of epsilon) times that is still none."""
+    """Variance 0: the deviation is a rounding residue at most, and 1e4 (one over the root of epsilon) times that is
+    still none."""
     assert whiten(torch.full((3,), 0.3), torch.tensor(mask), ddof=1, epsilon=1e-8).abs().max() < 1e-11

@@ -18,7 +18,7 @@ def loss_and_gradient(clip: Clip, ratio: float, advantage: float) -> tuple[float
     """The token's loss and its derivative with respect to log pi."""
     logp = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
     loss = clip(importance_ratio(logp, torch.zeros_like(logp)), torch.full_like(logp.detach(), advantage))
-    return float(loss), float(torch.autograd.grad(loss.sum(), logp)[0])
+    return loss.item(), torch.autograd.grad(loss.sum(), logp)[0].item()
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,8 @@ def loss_and_gradient(clip: Clip, ratio: float, advantage: float) -> tuple[float
     [(1.3, 1, -1.28, 0.0), (1.3, -1, 1.3, 1.3), (0.7, 1, -0.7, -0.7), (0.7, -1, 0.8, 0.0)],
 )
 def test_clip_higher_by_hand(ratio: float, advantage: float, loss: float, gradient: float) -> None:
-    """OBJ-25: -min(rho A, clip(rho) A). The gradient of -rho A is -rho A; it is 0 where the clipped side is the smaller."""
+    """OBJ-25: -min(rho A, clip(rho) A). The gradient of -rho A is -rho A; it is 0 where the clipped side is the
+    smaller."""
     value, slope = loss_and_gradient(CLIP_HIGHER, ratio, advantage)
     assert value == pytest.approx(loss, abs=1e-12)
     assert slope == pytest.approx(gradient, abs=1e-12)
@@ -50,7 +51,8 @@ def test_each_bound_is_its_own() -> None:
 
 
 def test_metrics_are_the_shares_of_tokens_whose_gradient_is_cut() -> None:
-    """Of six valid tokens one is cut below, two above; ratios outside on the harmless side, or under the mask, do not count."""
+    """Of six valid tokens one is cut below, two above; ratios outside on the harmless side, or under the mask, do not
+    count."""
     ratio = torch.tensor([[0.7, 0.7, 1.3, 1.3], [1.3, 1.3, 1.0, 5.0]])
     advantage = torch.tensor([[-1.0, 1.0, 1.0, -1.0], [2.0, 0.0, 1.0, 1.0]])
     mask = torch.tensor([[True, True, True, True], [True, True, False, False]])

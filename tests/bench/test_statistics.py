@@ -56,7 +56,7 @@ def test_an_undefined_value_makes_the_interval_undefined():
 
 @pytest.mark.parametrize("make", [lambda: t_interval([]), lambda: problems_interval(np.zeros(0))])
 def test_an_interval_of_nothing_is_refused(make):
-    with pytest.raises(ValueError, match="at least one|no problems"):
+    with pytest.raises(ValueError, match=r"at least one|no problems"):
         make()
 
 
@@ -218,15 +218,14 @@ def test_sign_flips_of_few_problems_are_enumerated():
 
 
 def test_sign_flips_depend_on_content_only():
-    generator = np.random.default_rng(0)
-    differences = generator.integers(-8, 10, 300) / 64
+    differences = (np.arange(300) * 7919 % 18 - 8) / 64
     test = sign_flip_test(differences)
-    assert sign_flip_test(generator.permutation(differences)).p_value == test.p_value
+    assert sign_flip_test(np.sort(differences)).p_value == test.p_value
     assert sign_flip_test(-differences).p_value == test.p_value
     # Another machine's arithmetic differs in the last bits.
     assert sign_flip_test(differences * (1 + 2e-16)).p_value == test.p_value
     # numpy promises that the generator's words never change, so this number does not either.
-    assert test.p_value == 0
+    assert test.p_value == 472 / 10_001
 
 
 def test_sign_flips_agree_with_the_normal_limit():

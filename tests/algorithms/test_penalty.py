@@ -1,0 +1,105 @@
+"""KL estimators: their expectation and the gradient that each really follows, by enumerating a small softmax."""
+
+import math
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from algorithms.axes.penalty import Estimator, LossKL, NoPenalty, RewardKL, kl_estimate
+
+LOGITS = torch.tensor([0.3, -1.2, 2.0, 0.5], dtype=torch.float64)
+REFERENCE = torch.log_softmax(torch.tensor([1.0, 0.2, -0.7, 0.1], dtype=torch.float64), dim=0)
+ESTIMATORS = get_args(Estimator)
+
+
+def reverse_kl(logp: Tensor) -> Tensor:
+    """KL(pi || reference)."""
+    return (logp.exp() * (logp - REFERENCE)).sum()
+
+
+def forward_kl(logp: Tensor) -> Tensor:
+    """KL(reference || pi)."""
+    return (REFERENCE.exp() * (REFERENCE - logp)).sum()
+
+
+def gradient(value: Tensor, logits: Tensor) -> Tensor:
+    return torch.autograd.grad(value, logits, retain_graph=True)[0]
+
+
+def test_by_hand() -> None:
+    """d = log 2: k1 = 0.693147, k2 = d^2/2 = 0.240227, k3 = 1/2 + d - 1 = 0.193147; d = -log 2: k3 = 2 + d - 1 =
+    0.306853."""
+    logp = torch.tensor([math.log(0.5), math.log(0.25)], dtype=torch.float64)
+    ref_logp = torch.tensor([math.log(0.25), math.log(0.5)], dtype=torch.float64)
+    expected = {"k1": [0.693147, -0.693147], "k2": [0.240227, 0.240227], "k3": [0.193147, 0.306853]}
+    for estimator in ESTIMATORS:
+        assert kl_estimate(logp, ref_logp, estimator).tolist() == pytest.approx(expected[estimator], abs=1e-6)
+
+
+def test_k1_and_k3_are_unbiased_and_k2_is_not() -> None:
+    """E over pi of the estimate, summed over all four tokens, against the exact divergence."""
+    logp = torch.log_softmax(LOGITS, dim=0)
+    mean = {e: float((logp.exp() * kl_estimate(logp, REFERENCE, e)).sum()) for e in ESTIMATORS}
+    exact = float(reverse_kl(logp))
+    assert mean["k1"] == pytest.approx(exact, abs=1e-14)
+    assert mean["k3"] == pytest.approx(exact, abs=1e-14)
+    assert abs(mean["k2"] - exact) > 0.1
+
+
+def test_k2_and_k3_are_never_negative() -> None:
+    logp, ref_logp = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
+    assert kl_estimate(logp, ref_logp, "k2").min() >= 0
+    assert kl_estimate(logp, ref_logp, "k3").min() >= 0
+
+
+def test_k3_keeps_its_digits_where_the_policies_nearly_agree() -> None:
+    """For small d, k3 = d^2/2 - d^3/6 + ...; exp(-d) - 1 in float32 would leave nothing of it."""
+    logp, ref_logp = torch.tensor([1e-3]), torch.tensor([0.0])
+    assert float(kl_estimate(logp, ref_logp, "k3")) == pytest.approx(1e-6 / 2 - 1e-9 / 6, rel=1e-3)
+
+
+def test_gradient_in_the_loss_on_policy() -> None:
+    """Spec section 5: sum over x of pi(x) held fixed times d k(x): k1 follows nothing, k2 KL(pi || ref), k3 KL(ref ||
+    pi)."""
+    logits = LOGITS.clone().requires_grad_()
+    logp = torch.log_softmax(logits, dim=0)
+    followed = {e: gradient((logp.detach().exp() * kl_estimate(logp, REFERENCE, e)).sum(), logits) for e in ESTIMATORS}
+    assert followed["k1"].abs().max() < 1e-15
+    assert torch.allclose(followed["k2"], gradient(reverse_kl(logp), logits), atol=1e-14, rtol=0)
+    assert torch.allclose(followed["k3"], gradient(forward_kl(logp), logits), atol=1e-14, rtol=0)
+    assert not torch.allclose(followed["k2"], followed["k3"], atol=1e-2)
+
+
+def test_gradient_in_the_reward_on_policy() -> None:
+    """Score function: sum over x of pi(x) k(x) d log pi(x), k held fixed: k1 follows KL(pi || ref), k2 and k3 do
+    not."""
+    logits = LOGITS.clone().requires_grad_()
+    logp = torch.log_softmax(logits, dim=0)
+    exact = gradient(reverse_kl(logp), logits)
+    for estimator in ESTIMATORS:
+        reward = kl_estimate(logp, REFERENCE, estimator).detach()
+        follows = torch.allclose(
+            gradient((logp.detach().exp() * reward * logp).sum(), logits), exact, atol=1e-14, rtol=0
+        )
+        assert follows == (estimator == "k1")
+
+
+def test_placement_by_hand() -> None:
+    """d = 0.2 and -0.4: the reward is -beta k, without a gradient; the loss is +beta k, with one; none is none."""
+    old_logp, ref_logp = torch.tensor([[-1.0, -1.4]]), torch.tensor([[-1.2, -1.0]])
+    assert RewardKL(coefficient=0.5).token_reward(old_logp, ref_logp).tolist() == [pytest.approx([-0.1, 0.2])]
+    assert RewardKL(coefficient=0.5).token_loss(old_logp, ref_logp) is None
+    charged = LossKL(coefficient=0.5, estimator="k2").token_loss(old_logp, ref_logp)
+    assert charged is not None
+    assert charged.tolist() == [pytest.approx([0.01, 0.04])]
+    assert LossKL(coefficient=0.5).token_reward(old_logp, ref_logp).tolist() == [[0, 0]]
+    assert NoPenalty().token_loss(old_logp, None) is None
+    assert NoPenalty().token_reward(old_logp, None).tolist() == [[0, 0]]
+
+
+def test_the_reference_is_needed_exactly_where_it_is_read() -> None:
+    assert not NoPenalty().needs_reference
+    assert RewardKL(coefficient=0.1).needs_reference
+    assert LossKL(coefficient=0.1).needs_reference

@@ -1,0 +1,44 @@
+"""A run small enough to train in a test, from one warm-started model that the whole session shares."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.config import Run
+from bench.loading import build_run, nested
+
+TINY: Mapping[str, Any] = {
+    "task": {"name": "chain_sum", "num_terms": 2, "num_digits": 1},
+    "model": {"kind": "tiny", "hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 16},
+    "warm_start": {
+        "max_updates": 600, "batch_size": 64, "lr": 0.01, "stop_at_pass_at_1": 0.2, "check_every": 10,
+        "check_problems": 8, "check_samples": 32, "threads": 1,
+    },
+    "rollout": {"prompts": 8, "group_size": 8, "updates_per_rollout": 2, "max_completion_tokens": 4},
+    "optimizer": {"lr": 1e-3, "microbatch_sequences": 16},
+    "budget": {"updates": 4},
+    "validation": {"every": 2, "problems": 8, "samples": 2},
+    "evaluation": {"problems": 9, "samples": 8, "ks": [1, 2]},
+    "meter": {"every": 2},
+    "tracking": {"enabled": False},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's warm start lies."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def tiny_run(shared_cache: Path, tmp_path: Path) -> Callable[..., Run]:
+    """`tiny_run("dapo", **{"optimizer.lr": 1e-4})`: the tiny run with an algorithm and dotted knobs."""
+
+    def make(algorithm: str, **knobs: Any) -> Run:
+        critic = {"critic": {"lr": 1e-2}} if algorithm == "ppo" else {}
+        output = {"output": {"root": str(tmp_path), "cache": str(shared_cache)}}
+        return build_run({"algorithm": algorithm, **TINY, **critic, **output}, nested(knobs))
+
+    return make
