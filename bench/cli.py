@@ -141,14 +141,32 @@ def evaluate(
         str, typer.Argument(metavar="RUN_OR_MODEL", help="A run's folder, a model's folder or a hub name.")
     ],
     task: Annotated[str | None, typer.Option(help="Task to evaluate on; a run's own by default.")] = None,
+    data: Annotated[str | None, typer.Option(help="Folder or file of the task's data; the hub by default.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Completions of each problem.")] = None,
     problems: Annotated[int | None, typer.Option(min=1, help="Problems of the test split.")] = None,
+    k: Annotated[list[int] | None, typer.Option(min=1, help="K of Pass@K and Maj@K; may be repeated.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=1e-6)] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest completion, in tokens.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    gguf_file: Annotated[str | None, typer.Option(help="Name of a GGUF file in the model's folder.")] = None,
+    prompt_format: Annotated[str, typer.Option(help="auto, chat or plain.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
 ) -> None:
-    """Sample, grade and estimate Pass@K and Maj@K for a model."""
+    """Sample, grade and estimate Pass@K and Maj@K for a run's final model, or for any model."""
     with _mistakes_on_stderr():
-        from bench.evaluation.driver import evaluate_command
+        from bench.evaluate import Request, evaluate_target
 
-        evaluate_command(target, task=task, samples=samples, problems=problems)
+        answer = evaluate_target(
+            Request(
+                target=target, task=task, data=data, problems=problems, samples=samples, ks=sorted(set(k or [])),
+                temperature=temperature, max_completion_tokens=max_tokens, seed=seed, gguf_file=gguf_file,
+                prompt_format=prompt_format, out=out,
+            )
+        )  # fmt: skip
+        found = answer.estimates
+        rows = [[str(k), f"{found.pass_at(k).mean():.4f}", f"{found.maj_at(k).mean():.4f}"] for k in found.ks]
+        _print_table(["K", "Pass@K", "Maj@K"], rows)
+        typer.echo(f"\n{answer.folder / answer.name}.*: {len(found.problem_id)} problems, {int(found.n.max())} samples each")
 
 
 @app.command()

@@ -260,6 +260,11 @@ class Run(Section):
         return self.model_dump(mode="json")
 
     @property
+    def tracking_uri(self) -> str:
+        """The run's tracker: SQLite in `output.root` by default."""
+        return self.tracking.uri or f"sqlite:///{self.output.root}/mlflow.db"
+
+    @property
     def id(self) -> str:
         """Twelve hexadecimal digits of the content of everything that can change the run's results.
 

@@ -19,6 +19,7 @@ from bench.policy import Sequences, token_logps
 from bench.progress import progress
 from bench.seeding import stream_key
 from bench.store import write_json
+from bench.tracking import prepare_store
 from tasks.parts.problem import ProceduralTask, Task
 
 MARKER = "made.json"
@@ -185,7 +186,9 @@ def start_evaluation(run: Run, start: Start) -> Path:
 
 
 def prepare(runs: Sequence[Run]) -> None:
-    """Make whatever these runs share; what the cache holds already is left alone."""
+    """Make whatever these runs share, the tracker's experiment first; what is there already is left alone."""
+    for uri, sweep in {(run.tracking_uri, run.output.sweep): None for run in runs if run.tracking.enabled}:
+        prepare_store(uri, sweep)
     done: set[str] = set()
     for run in runs:
         key = data_digest({**start_content(run), "evaluation": run.dump()["evaluation"]})

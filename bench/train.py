@@ -272,16 +272,10 @@ def track(run: Run, directory: Path) -> None:
     """Copy what is new in the run directory to the tracker; a tracker that is away holds nothing up."""
     if not run.tracking.enabled:
         return
-    uri = tracking_uri(run)
     try:
-        mirror(directory, uri, prepare_store(uri, run.output.sweep))
+        mirror(directory, run.tracking_uri, prepare_store(run.tracking_uri, run.output.sweep))
     except TrackingError as error:
         print(f"{error}. The run goes on; its files have everything.", file=sys.stderr)
-
-
-def tracking_uri(run: Run) -> str:
-    """The run's tracker: SQLite beside its sweep's folder by default."""
-    return run.tracking.uri or f"sqlite:///{Path(run.output.root).resolve() / 'mlflow.db'}"
 
 
 def _update_of(job: Job | None) -> int:

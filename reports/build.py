@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import reports
 from bench.store import read_sweep, write_bytes, write_text
@@ -33,7 +34,7 @@ def build(sweep_dir: Path, out: Path | None = None) -> BuiltReport:
     """
     runs = read_sweep(sweep_dir)
     out = sweep_dir / "report" if out is None else out
-    pages = [module.render(runs) for module in _modules()]
+    pages = [module.render(runs) for module in report_modules()]
     drawings: dict[str, bytes] = {}
     paths: list[Path] = []
     for block in (block for page in pages for block in page.blocks):
@@ -52,7 +53,7 @@ def build(sweep_dir: Path, out: Path | None = None) -> BuiltReport:
     return BuiltReport((out / "index.html", out / "report.md", *paths), "\n\n".join(summary))
 
 
-def _modules() -> list:
+def report_modules() -> list[Any]:
     """The modules of this package that are reports, in the order of their positions."""
     names = [module.name for module in pkgutil.iter_modules(reports.__path__) if not module.ispkg]
     modules = [importlib.import_module(f"reports.{name}") for name in names]

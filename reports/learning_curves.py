@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task, counted
+from reports.parts.arms import Arm, arms_of, counted
 from reports.parts.figure import Figure, Style, canvas, legend_below, line_of, styles
-from reports.parts.page import Block, Heading, Page, Text, sentences, slug
+from reports.parts.page import Block, Page, Text, sections, sentences, slug
 
 position = 30
 
@@ -39,19 +39,18 @@ class Curve:
 def render(runs: Sequence[RunRecord]) -> Page:
     """Curves of each task against updates, then against generated tokens."""
     arms = arms_of(runs)
-    looks, tasks = styles(arms), by_task(arms)
-    blocks: list[Block] = []
-    for task, members in tasks.items():
-        blocks += [Heading(task)] if len(tasks) > 1 else []
-        recorded = {name for arm in members for run in arm.runs for record in run.metrics for name in record}
-        shown = [name for name in PANELS if name in recorded]
-        if not shown:
-            blocks.append(Text("No run has recorded a metric yet."))
-        for by_tokens in (False, True) if shown else ():
-            name = f"learning_{'tokens' if by_tokens else 'updates'}_{slug(task)}"
-            draw = partial(_draw, members, shown, looks, by_tokens)
-            blocks.append(Figure(name, _caption(members, shown, by_tokens), draw))
-    return Page("learning_curves", "Learning curves", tuple(blocks))
+    return Page("learning_curves", "Learning curves", sections(arms, partial(_of_task, styles(arms))))
+
+
+def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list[Block]:
+    recorded = {name for arm in arms for run in arm.runs for record in run.metrics for name in record}
+    shown = [name for name in PANELS if name in recorded]
+    if not shown:
+        return [Text("No run has recorded a metric yet.")]
+    return [
+        Figure(f"learning_{axis}_{slug(task)}", _caption(arms, shown, by), partial(_draw, arms, shown, looks, by))
+        for axis, by in (("updates", False), ("tokens", True))
+    ]
 
 
 def curve(run: RunRecord, metric: str, by_tokens: bool) -> Curve:

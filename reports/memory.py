@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task, counted
+from reports.parts.arms import Arm, arms_of, counted
 from reports.parts.figure import Figure, stacked_bars
-from reports.parts.page import Block, Heading, Page, slug
+from reports.parts.page import Block, Page, sections, slug
 from reports.parts.table import NOT_AVAILABLE, Table, cells, mebibytes, words
 
 position = 40
@@ -21,14 +21,13 @@ PROCESS = {
 
 
 def render(runs: Sequence[RunRecord]) -> Page:
-    """The peak by role as bars, then the peaks of the process and of each phase as tables."""
-    tasks = by_task(arms_of(runs))
-    blocks: list[Block] = []
-    for task, arms in tasks.items():
-        blocks += [Heading(task)] if len(tasks) > 1 else []
-        heaviest = {arm.label: heaviest_of(arm) for arm in arms}
-        blocks += [_figure(task, arms, heaviest), _peak_table(task, arms, heaviest), _phase_table(task, arms, heaviest)]
-    return Page("memory", "Memory", tuple(blocks))
+    """The peak by role as bars, then by role and by phase as tables, the process beside them."""
+    return Page("memory", "Memory", sections(arms_of(runs), _of_task))
+
+
+def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
+    heaviest = {arm.label: heaviest_of(arm) for arm in arms}
+    return [_figure(task, arms, heaviest), _peak_table(task, arms, heaviest), _phase_table(task, arms, heaviest)]
 
 
 def heaviest_of(arm: Arm) -> Mapping[str, Any] | None:

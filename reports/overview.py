@@ -7,9 +7,9 @@ from typing import Any
 
 from bench.statistics import Interval
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.arms import Arm, arms_of
 from reports.parts.checks import warnings_of
-from reports.parts.page import Block, Heading, Notes, Page, Text, slug
+from reports.parts.page import Block, Notes, Page, Text, sections, slug
 from reports.parts.scores import (
     ESTIMANDS,
     NAMES,
@@ -30,16 +30,17 @@ position = 10
 
 def render(runs: Sequence[RunRecord]) -> Page:
     """Warnings, then for each task the scores and their change."""
-    tasks = by_task(arms_of(runs))
     states = Counter(run.status.state for run in runs)
-    summary = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    blocks: list[Block] = [Text(f"{len(runs)} runs: {summary}.")]
+    opening: list[Block] = [
+        Text(f"{len(runs)} runs: {', '.join(f'{n} {state}' for state, n in states.most_common())}.")
+    ]
     warnings = warnings_of(runs)
-    blocks += [Notes(tuple(warnings), warning=True)] if warnings else []
-    for task, arms in tasks.items():
-        blocks += [Heading(task)] if len(tasks) > 1 else []
-        blocks += [_score_table(task, arms), _gain_table(task, arms)]
-    return Page("overview", "Overview", tuple(blocks))
+    opening += [Notes(tuple(warnings), warning=True)] if warnings else []
+    return Page("overview", "Overview", (*opening, *sections(arms_of(runs), _of_task)))
+
+
+def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
+    return [_score_table(task, arms), _gain_table(task, arms)]
 
 
 def measures_of(arms: Sequence[Arm]) -> list[tuple[Measure, int]]:

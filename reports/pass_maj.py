@@ -10,9 +10,9 @@ from matplotlib.figure import Figure as Canvas
 
 from bench.evaluation import Estimates
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task
+from reports.parts.arms import Arm, arms_of
 from reports.parts.figure import START, Figure, Style, canvas, empty, legend_below, line_of, log2_axis, styles
-from reports.parts.page import Block, Heading, Page, Text, slug
+from reports.parts.page import Block, Page, Text, sections, slug
 from reports.parts.scores import NAMES, Measure, gain, ks_of, protocol, score, starts_of, tested, values
 from reports.parts.table import Table, cells, number
 
@@ -25,29 +25,27 @@ NUM_COLUMNS = 5
 def render(runs: Sequence[RunRecord]) -> Page:
     """For each task small multiples of the curves, all changes in one figure, and the numbers."""
     arms = arms_of(runs)
-    looks, tasks = styles(arms), by_task(arms)
-    blocks: list[Block] = []
-    for task, members in tasks.items():
-        blocks += [Heading(task)] if len(tasks) > 1 else []
-        ks = ks_of(members)
-        if not ks:
-            blocks.append(Text("No evaluation yet."))
-            continue
-        levels = (
-            "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
-            "thin: each seed; band: 95 % t interval over seeds (these problems, new training seeds) where there are at "
-            f"least two, cut at 0 and 1. {protocol(members)}"
-        )
-        changes = (
-            "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % interval over problems "
-            f"(these checkpoints, new problems); algorithms stand side by side at each K. {protocol(members)}"
-        )
-        blocks += [
-            Figure(f"pass_maj_{slug(task)}", levels, partial(_draw_levels, members, ks, looks)),
-            Figure(f"pass_maj_change_{slug(task)}", changes, partial(_draw_changes, members, ks, looks)),
-            _table(task, members, ks),
-        ]
-    return Page("pass_maj", "Pass@K and Maj@K", tuple(blocks))
+    return Page("pass_maj", "Pass@K and Maj@K", sections(arms, partial(_of_task, styles(arms))))
+
+
+def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list[Block]:
+    ks = ks_of(arms)
+    if not ks:
+        return [Text("No evaluation yet.")]
+    levels = (
+        "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
+        "thin: each seed; band: 95 % t interval over seeds (these problems, new training seeds) where there are at "
+        f"least two, cut at 0 and 1. {protocol(arms)}"
+    )
+    changes = (
+        "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % interval over problems "
+        f"(these checkpoints, new problems); algorithms stand side by side at each K. {protocol(arms)}"
+    )
+    return [
+        Figure(f"pass_maj_{slug(task)}", levels, partial(_draw_levels, arms, ks, looks)),
+        Figure(f"pass_maj_change_{slug(task)}", changes, partial(_draw_changes, arms, ks, looks)),
+        _table(task, arms, ks),
+    ]
 
 
 def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Style]) -> Canvas:

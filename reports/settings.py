@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task, settings_of
-from reports.parts.page import Block, Heading, Page, slug
+from reports.parts.arms import Arm, arms_of, settings_of
+from reports.parts.page import Page, sections, slug
 from reports.parts.table import Table, cells
 
 position = 70
@@ -15,12 +15,7 @@ ELSEWHERE = ("algorithm", "objective.")
 
 def render(runs: Sequence[RunRecord]) -> Page:
     """A table for each task: the settings that differ first, then those that all arms share."""
-    tasks = by_task(arms_of(runs))
-    blocks: list[Block] = []
-    for task, arms in tasks.items():
-        blocks += [Heading(task)] if len(tasks) > 1 else []
-        blocks.append(_table(task, arms))
-    return Page("settings", "Settings", tuple(blocks))
+    return Page("settings", "Settings", sections(arms_of(runs), lambda task, arms: [_table(task, arms)]))
 
 
 def _table(task: str, arms: Sequence[Arm]) -> Table:

@@ -5,9 +5,9 @@ from functools import partial
 from statistics import fmean
 
 from bench.store import RunRecord
-from reports.parts.arms import Arm, arms_of, by_task, counted
+from reports.parts.arms import Arm, arms_of, counted
 from reports.parts.figure import Figure, stacked_bars
-from reports.parts.page import Block, Heading, Page, slug
+from reports.parts.page import Block, Page, sections, slug
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number, words
 
 position = 50
@@ -36,12 +36,11 @@ RATES = {
 
 def render(runs: Sequence[RunRecord]) -> Page:
     """Seconds an update by phase as bars, the rates, and all seconds that each run took."""
-    tasks = by_task(arms_of(runs))
-    blocks: list[Block] = []
-    for task, arms in tasks.items():
-        blocks += [Heading(task)] if len(tasks) > 1 else []
-        blocks += [_figure(task, arms), _rate_table(task, arms), _total_table(task, arms)]
-    return Page("throughput", "Throughput", tuple(blocks))
+    return Page("throughput", "Throughput", sections(arms_of(runs), _of_task))
+
+
+def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
+    return [_figure(task, arms), _rate_table(task, arms), _total_table(task, arms)]
 
 
 def seconds_per_update(arm: Arm) -> dict[str, float] | None:

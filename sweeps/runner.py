@@ -180,6 +180,8 @@ def _run_trials(todo: Sequence[Entry], options: Options, signals: _Signals, foll
             stop = ended(processes.poll(), stopped=False) and options.fail_fast
             follow.running([(by_id[name], seconds) for name, seconds in processes.running.items()])
     finally:
+        if processes.running:
+            follow.stopping(len(processes.running), options.grace_seconds)
         ended(processes.stop(options.grace_seconds, signals.impatient), stopped=True)
 
 

@@ -88,6 +88,11 @@ class Follow:
             line += f" after {_duration(seconds)}: {first_line}  (log: {entry.log})"
         say(self._console, line.rstrip(), _COLOURS.get(status.state))
 
+    def stopping(self, count: int, grace_seconds: float) -> None:
+        """Say that the running trials were asked to end, which takes a moment."""
+        noun = "trial" if count == 1 else "trials"
+        say(self._console, f"ending {count} {noun}, at most {grace_seconds:g} s (interrupt again to kill)", "yellow")
+
     def running(self, trials: Sequence[tuple[Entry, float]]) -> None:
         """Show how far the running trials have come, if it is time to."""
         now = time.monotonic()

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zstandard
 
 from bench.evaluation import (
@@ -99,8 +98,8 @@ def _outcome(task: Task, problem: Problem, sample: int, completion: Completion, 
 
 
 def pass_at_1(evaluated: Evaluated) -> float:
-    """Mean over problems of the share of scorable samples that are correct."""
-    return float(np.nanmean(estimates(evaluated.outcomes, [1]).pass_at(1)))
+    """Mean over problems of the share of scorable samples that are correct; NaN where a problem has none."""
+    return float(estimates(evaluated.outcomes, [1]).pass_at(1).mean())
 
 
 def write_evaluation(

@@ -23,9 +23,9 @@ def _not_finished(arms: Sequence[Arm]) -> Iterator[str]:
     for arm in arms:
         for run in arm.runs:
             if run.status.state != "finished":
-                yield f"{_name(arm, run)} is {run.status.state}{f': {run.status.error}' if run.status.error else ''}."
+                yield f"{_name(arm, run)}: {run.status.state}{f', {run.status.error}' if run.status.error else ''}."
             elif run.estimates("test") is None:
-                yield f"{_name(arm, run)} is finished and has no evaluation on test."
+                yield f"{_name(arm, run)}: finished, but there is no evaluation on test."
 
 
 def _alike(arms: Sequence[Arm]) -> Iterator[str]:
@@ -42,9 +42,9 @@ def _alike(arms: Sequence[Arm]) -> Iterator[str]:
             labels = tuple(dict.fromkeys(arm.label for arm, _ in group))
             seeds_of.setdefault(labels, set()).update(str(run.seed) for _, run in group)
     for labels, seeds in seeds_of.items():
-        which = f"{' and '.join(labels)} on {arms[0].task} have bit-equal metrics (seeds {', '.join(sorted(seeds))})"
+        which = f"{' and '.join(labels)} are bit-equal (seeds {', '.join(sorted(seeds))})"
         difference = "what sets these arms apart" if len(labels) > 1 else "the seed"
-        yield f"{which}: {difference} had no effect, and no interval over such runs means anything."
+        yield f"On {arms[0].task} the metrics of {which}: {difference} had no effect, so these are no replicates."
 
 
 def _starts(arms: Sequence[Arm]) -> Iterator[str]:

@@ -91,7 +91,8 @@ def styles(arms: Sequence[Arm]) -> dict[str, Style]:
 
 def _lighter(color: str, share: float) -> str:
     """The colour with a share of white mixed in."""
-    return to_hex([1 - (1 - part) * (1 - share) for part in to_rgb(color)])
+    red, green, blue = (1 - (1 - part) * (1 - share) for part in to_rgb(color))
+    return to_hex((red, green, blue))
 
 
 def save(figure: Figure) -> dict[str, bytes]:

@@ -2,12 +2,13 @@
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
+from reports.parts.arms import Arm, by_task
 from reports.parts.figure import Figure
 from reports.parts.table import Table, escape_markdown, to_markdown
 
@@ -44,6 +45,15 @@ class Page:
     name: str
     title: str
     blocks: tuple[Block, ...]
+
+
+def sections(arms: Sequence[Arm], of_task: Callable[[str, list[Arm]], Sequence[Block]]) -> tuple[Block, ...]:
+    """The blocks of each task one after the other, under a heading where there are several."""
+    tasks = by_task(arms)
+    blocks: list[Block] = []
+    for task, members in tasks.items():
+        blocks += [*([Heading(task)] if len(tasks) > 1 else []), *of_task(task, members)]
+    return tuple(blocks)
 
 
 def sentences(*parts: str) -> str:

@@ -42,7 +42,9 @@ class Grade:
     """Whether the grader ran out of time, which counts as wrong."""
 
 
-class Task(BaseModel, ABC, frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True):
+class Task(
+    BaseModel, ABC, frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+):
     """A source of problems and their grader; its fields are its knobs.
 
     The grader is the reward in training and the verdict in evaluation: one object, so the two cannot drift apart.

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from algorithms.axes.advantage import GAE, GroupCentred, GroupStandardised, degenerate
 from algorithms.axes.batch import Rollout
-from algorithms.axes.penalty import RewardKL
 
 NAN = math.nan
 MakeRollout = Callable[..., Rollout]
@@ -220,12 +219,3 @@ def test_an_unscorable_completion_leaves_gae_as_it_would_be_without_it(make_roll
     assert torch.equal(credit.advantage[[0, 2]], expected.advantage)
     assert credit.advantage[1].tolist() == [0, 0]
     assert credit.mask.tolist() == [[True, True], [False, False], [True, True]]
-
-
-def test_a_penalty_in_the_reward_reaches_earlier_tokens(make_rollout: MakeRollout) -> None:
-    """beta = 0.5, k1 = 0.2, 0.4 and R = 1: rewards -0.1 and 1 - 0.2, so with gamma = lambda = 1, V = 0: A = 0.7,
-    0.8."""
-    rollout = make_rollout([1.0], old_logp=torch.tensor([[-1.0, -1.0]]), ref_logp=torch.tensor([[-1.2, -1.4]]))
-    token_reward = RewardKL(coefficient=0.5).token_reward(rollout.old_logp, rollout.ref_logp)
-    credit = GAE(whiten=False)(rollout.reward, token_reward, rollout)
-    assert credit.advantage.tolist() == [pytest.approx([0.7, 0.8])]

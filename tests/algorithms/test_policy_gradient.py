@@ -19,7 +19,7 @@ from algorithms.axes.penalty import LossKL, NoPenalty, RewardKL
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.reduction import TokenMean
 from algorithms.axes.selection import DropUniformGroups, KeepAll
-from algorithms.axes.shaping import NoShaping
+from algorithms.axes.shaping import NoShaping, SoftOverlong
 from algorithms.axes.surrogate import Clip
 from algorithms.axes.value import NoCritic, ValueLoss
 
@@ -219,6 +219,22 @@ def test_an_unscorable_completion_leaves_no_trace(
     assert value == pytest.approx(expected, abs=1e-7)
     assert torch.allclose(gradient[kept], piece, atol=1e-7, rtol=0)
     assert torch.equal(gradient[1], torch.zeros(4))
+
+
+def test_shaping_comes_before_the_baseline(make_rollout: MakeRollout) -> None:
+    """Budget 4, buffer 2: lengths 2 and 4 cost 0 and 1, so two rewards of 1 become 1 and 0, and their mean 1/2."""
+    rollout = make_rollout([1.0, 1.0], mask=[[1, 1, 0, 0], [1, 1, 1, 1]], completion_budget=4)
+    credit = PolicyGradient(**PLAIN | {"shaping": SoftOverlong(buffer=0.5, factor=1.0)}).credit(rollout)
+    assert credit.advantage.tolist() == [[0.5, 0.5, 0, 0], [-0.5, -0.5, -0.5, -0.5]]
+
+
+def test_a_penalty_in_the_reward_comes_before_the_advantage(make_rollout: MakeRollout) -> None:
+    """beta = 0.5, k1 = 0.2 and 0.4, R = 1, V = 0, gamma = lambda = 1: returns 1 - 0.1 - 0.2 = 0.7 and 1 - 0.2 = 0.8."""
+    rollout = make_rollout([1.0], old_logp=torch.tensor([[-1.0, -1.0]]), ref_logp=torch.tensor([[-1.2, -1.4]]))
+    parts = {"advantage": GAE(), "value": ValueLoss(), "penalty": RewardKL(coefficient=0.5)}
+    credit = PolicyGradient(**PLAIN | parts).credit(rollout)
+    assert credit.returns is not None
+    assert credit.returns.tolist() == [pytest.approx([0.7, 0.8])]
 
 
 def test_one_verifiers_rewards_serve_every_objective(online: PolicyGradient, make_rollout: MakeRollout) -> None:

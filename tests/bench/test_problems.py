@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def row(number: int) -> dict[str, object]:
     return {"question": f"What is {number}?", "answer": f"It is {number}.\n#### {number}"}
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> Path:
+def write(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 

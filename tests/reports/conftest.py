@@ -1,7 +1,10 @@
-"""A sweep as a user might have it after a bad night: five algorithms, one diverged run, one without its memory, one lone seed."""
+"""Run directories with plausible contents, and a sweep as it might be after a bad night."""
 
+import os
+import subprocess
+import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,13 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     },
 }
 OBJECTIVES |= dict.fromkeys(("dr_grpo", "grpo", "ppo"), OBJECTIVES["dapo"])
+BUILD = """
+import sys
+from pathlib import Path
+from reports.build import build
+build(Path(sys.argv[1]), Path(sys.argv[2]))
+print(sorted({"torch", "transformers", "mlflow", "algorithms", "tasks", "bench.config"} & sys.modules.keys()))
+"""
 GAIN = {"dapo": 1.3, "dpo": 0.4, "dr_grpo": 1.0, "grpo": 1.1, "ppo": 0.7}
 PHASES = {"rollout": 0.4, "reward": 0.03, "old_logp": 0.12, "ref_logp": 0.12, "advantage": 0.01, "policy_update": 0.4}
 
@@ -80,7 +90,7 @@ def table_of(
 
 
 def simulated(rng: np.random.Generator, ability: np.ndarray, samples: int) -> Estimates:
-    """Plausible estimates: the exact Pass@K of drawn counts, and a Maj@K that sharpens the odds of the correct answer."""
+    """Plausible estimates: the exact Pass@K of drawn counts, and a Maj@K that sharpens the odds of being right."""
     counts = rng.binomial(samples, 1 / (1 + np.exp(-ability)))
     share = counts / samples
     passes, majorities = {}, {}
@@ -119,8 +129,8 @@ def write_metrics(run: Path, rng: np.random.Generator, algorithm: str, updates: 
         store.append_jsonl(run / "metrics.jsonl", record)
 
 
-def write_meters(run: Path, rng: np.random.Generator, algorithm: str, updates: int) -> None:
-    """Timings, throughput and memory."""
+def write_timings(run: Path, rng: np.random.Generator, algorithm: str, updates: int) -> None:
+    """Seconds by phase of each update, and the rates over those that were not metered."""
     phases = dict(PHASES) if algorithm != "dpo" else {"policy_update": 0.55}
     if algorithm == "ppo":
         phases |= {"values": 0.1, "critic_update": 0.35}
@@ -139,37 +149,33 @@ def write_meters(run: Path, rng: np.random.Generator, algorithm: str, updates: i
         if not metered:
             totals = {phase: totals[phase] + seconds[phase] for phase in phases}
     rates = {"rollout": 7400.0, "policy_update": 8800.0}
-    store.write_json(
-        run / "throughput.json",
-        {
-            "phases": {p: {"seconds": s, "tokens": None, "tokens_per_second": rates.get(p)} for p, s in totals.items()},
-            "generated_tokens_per_second": None if algorithm == "dpo" else 3300.0 + float(rng.normal(0, 20)),
-            "processed_tokens_per_second": 6100.0,
-            "trained_tokens_per_second": 3250.0,
-            "completions_per_second": 250.0,
-            "updates_counted": updates - updates // 20,
-            "updates_excluded": updates // 20,
-        },
-    )
-    mib = 2**20
-    roles: dict[str, int | None] = {
-        "policy": 3 * mib,
-        "optimizer": 6 * mib,
-        "gradients": 3 * mib,
-        "activations": 31 * mib,
+    throughput = {
+        "phases": {p: {"seconds": s, "tokens": None, "tokens_per_second": rates.get(p)} for p, s in totals.items()},
+        "generated_tokens_per_second": None if algorithm == "dpo" else 3300.0 + float(rng.normal(0, 20)),
+        "processed_tokens_per_second": 6100.0,
+        "trained_tokens_per_second": 3250.0,
+        "completions_per_second": 250.0,
+        "updates_counted": updates - updates // 20,
+        "updates_excluded": updates // 20,
     }
-    roles |= {"critic": 9 * mib} if algorithm == "ppo" else {}
-    roles |= {"reference": 3 * mib} if algorithm in ("grpo", "ppo", "dpo") else {}
-    total = sum(value for value in roles.values() if value is not None)
-    memory_phases: dict[str, Any] = {"policy_update": {"total": total, "roles": roles}}
+    store.write_json(run / "throughput.json", throughput)
+
+
+def write_memory(run: Path, rng: np.random.Generator, algorithm: str) -> None:
+    """A peak in the update, a lower one in the rollout, and no GPU."""
+    mib = 2**20
+    parts = {"policy": 3, "optimizer": 6, "gradients": 3, "activations": 31}
+    parts |= {"critic": 9} if algorithm == "ppo" else {}
+    parts |= {"reference": 3} if algorithm in ("grpo", "ppo", "dpo") else {}
+    roles = {role: size * mib for role, size in parts.items()}
+    phases = {"policy_update": {"total": sum(roles.values()), "roles": roles}}
     if algorithm != "dpo":
-        sampling = {"policy": 3 * mib, "rollout": 11 * mib, "optimizer": 6 * mib}
-        memory_phases["rollout"] = {"total": 20 * mib, "roles": sampling}
+        phases["rollout"] = {"total": 20 * mib, "roles": {"policy": 3 * mib, "rollout": 11 * mib, "optimizer": 6 * mib}}
     memory = {
         "device": "cpu",
         "kind": "measured",
-        "phases": memory_phases,
-        "peak": {"phase": "policy_update", "allocated_bytes": total, "roles": roles},
+        "phases": phases,
+        "peak": {"phase": "policy_update", "allocated_bytes": sum(roles.values()), "roles": roles},
         "process_rss_bytes": 612 * mib + int(rng.integers(0, 9 * mib)),
         "gpu_allocated_bytes": None,
         "gpu_reserved_bytes": None,
@@ -188,7 +194,7 @@ def write_formula(run: Path, algorithm: str) -> None:
         "algorithm": algorithm,
         "title": TITLES.get(algorithm, algorithm),
         "formula": lines,
-        "sources": {"surrogate": "section 4.1", "reduction": "Eq. 8"},
+        "sources": {"surrogate": "Eq. 8", "surrogate.high": "section 4.1: 0.28"},
         "objective": OBJECTIVES[algorithm],
     }
     store.write_json(run / "formula.json", formula)
@@ -216,7 +222,8 @@ def write_run(sweep: Path, algorithm: str, seed: int, *, state: store.State = "f
     store.set_status(run, state, attempt=1, error=error)
     write_formula(run, algorithm)
     write_metrics(run, rng, algorithm, updates)
-    write_meters(run, rng, algorithm, updates)
+    write_timings(run, rng, algorithm, updates)
+    write_memory(run, rng, algorithm)
     start = np.random.default_rng(7).normal(-1.5, 1.0, 100)
     write_evaluation(run, "start", simulated(np.random.default_rng(8), start, samples))
     if state == "finished":
@@ -236,3 +243,36 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if (algorithm, seed) == ("dapo", 1):
                 (run / "memory.json").unlink()
     return folder
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., Path]:
+    """Writes a run: (sweep, algorithm, seed, state=, samples=) -> its directory."""
+    return write_run
+
+
+@pytest.fixture(scope="session")
+def set_scores() -> Callable[..., None]:
+    """Replaces an evaluation: (run, name, passes by K, majorities by K = the passes, num_samples = 64)."""
+
+    def write(
+        run: Path,
+        name: str,
+        passes: Mapping[int, Sequence[float]],
+        majorities: Mapping[int, Sequence[float]] | None = None,
+        num_samples: int = 64,
+    ) -> None:
+        write_evaluation(run, name, table_of(num_samples, passes, majorities or passes))
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def built(sweep: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the sweep's report, built by a process of its own, which must never load torch."""
+    out = tmp_path_factory.mktemp("report")
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": "7", "MPLBACKEND": "svg"}
+    command = [sys.executable, "-W", "error", "-c", BUILD, str(sweep), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=out)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stdout + done.stderr
+    return out

@@ -165,6 +165,7 @@ def test_an_interrupt_ends_the_running_trials_in_good_order(bench, number: int, 
     thread.join()
     assert bench.states() == ["finished", "interrupted", "pending"]
     assert bench.statuses()[1].attempt == 1
+    assert "ending 1 trial, at most " in bench.said
     assert "interrupted: 1 finished, 1 interrupted, 1 pending" in bench.said
     assert bench.said.endswith(f"go on with: bench sweep {bench.spec} --go --jobs 1\n")
     assert bench.calls("report") == []

@@ -3,13 +3,14 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tasks.parts.verify import grade
 
 
-def read_jsonl(path: Path) -> list[dict[str, object]]:
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         pytest.skip(f"{path} is not there")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -43,7 +44,7 @@ def test_the_collected_cases(shared_dir: Path):
     assert cases
     wrong = []
     for case in cases:
-        verdict = grade(str(case["completion"]), gold=str(case["gold"]), style="gsm8k")
+        verdict = grade(case["completion"], gold=case["gold"], style="gsm8k")
         expected = (case["expected"], not case.get("unparseable", False))
         if (verdict.correct, verdict.parsed) != expected:
             wrong.append((case["id"], case["why"], verdict))
@@ -56,7 +57,7 @@ def test_agreement_with_the_public_labels_of_four_systems(shared_dir: Path):
     right = dict.fromkeys(systems, 0)
     disagreements = []
     for row in read_jsonl(shared_dir / "data" / "gsm8k_example_model_solutions.jsonl"):
-        gold = str(row["ground_truth"]).rpartition("A: ")[2]
+        gold = row["ground_truth"].rpartition("A: ")[2]
         for system in systems:
             label, solution = row[system]["is_correct"], row[system]["solution"]
             verdict = grade(solution, gold=gold, style="gsm8k").correct

@@ -1,0 +1,136 @@
+"""Scores, changes and intervals equal what is computed by hand; runs without a score are shown, never averaged."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import store
+from reports import overview, pass_maj
+from reports.parts.arms import arms_of
+from reports.parts.checks import warnings_of
+from reports.parts.scores import gain, score
+from reports.parts.table import Table
+
+
+def table(page, name: str) -> Table:
+    return next(block for block in page.blocks if isinstance(block, Table) and block.name.startswith(name))
+
+
+def row(of: Table, name: str) -> dict[str, str]:
+    found = next(cells for cells in of.rows if cells[0].text == name)
+    return dict(zip(of.columns, map(str, found), strict=True))
+
+
+def test_the_interval_over_seeds_is_students(tmp_path: Path, make_run, set_scores):
+    for seed, mean in enumerate([0.50, 0.52, 0.48, 0.55, 0.45]):
+        run = make_run(tmp_path, "grpo", seed)
+        set_scores(run, "test", {1: [mean - 0.1, mean, mean + 0.1]})
+    (arm,) = arms_of(store.read_sweep(tmp_path))
+    interval = score(arm, "pass", 1)
+    assert interval is not None
+    assert (interval.mean, interval.n) == (pytest.approx(0.5), 5)
+    assert interval.half_width == pytest.approx(0.0473, abs=5e-5)
+    shown = row(table(overview.render(arm.runs), "results"), "GRPO")
+    assert (shown["Seeds"], shown["Pass@1"]) == ("5 of 5", "0.500 [0.453, 0.547]")
+
+
+def test_the_change_is_paired_by_problem_and_not_by_position(tmp_path: Path, make_run, set_scores):
+    for seed, final in enumerate([[0.5, 0.5, 0.5], [0.75, 0.5, 0.25]]):
+        run = make_run(tmp_path, "grpo", seed)
+        set_scores(run, "start", {1: [0.25, 0.5, 0.0]})
+        set_scores(run, "test", {1: final})
+        # The same evaluation with its problems in another order.
+        path = run / "eval" / "test.estimates.parquet"
+        import pyarrow.parquet
+
+        shuffled = pyarrow.parquet.read_table(path).take([2, 0, 1])
+        pyarrow.parquet.write_table(shuffled, path)
+    (arm,) = arms_of(store.read_sweep(tmp_path))
+    # By problem, over seeds: .625 - .25, .5 - .5, .375 - 0. Standard deviation sqrt(3/64), t(2) = 4.3027.
+    problems = gain(arm, "pass", 1)["problems"]
+    assert problems.mean == pytest.approx(0.25)
+    assert problems.half_width == pytest.approx(4.302653 * np.sqrt(3 / 64) / np.sqrt(3), rel=1e-5)
+    assert gain(arm, "pass", 1)["crossed"].low <= problems.low
+    shown = row(table(overview.render(arm.runs), "change"), "GRPO")
+    assert shown["Change in Pass@1"].startswith("+0.250 [-0.288, +0.788] [")
+
+
+def test_one_seed_gives_a_mean_and_no_interval_over_seeds(sweep: Path):
+    page = overview.render(store.read_sweep(sweep))
+    dpo = row(table(page, "results"), "DPO")
+    assert dpo["Seeds"] == "1 of 1"
+    assert dpo["Pass@1"].endswith(" n/a (n=1)")
+    assert row(table(page, "change"), "DPO")["Change in Maj@16"].endswith(" n/a (n=1)")
+    record = next(r for r in table(page, "change").records if r["arm"] == "DPO")
+    assert "problems_low" in record
+    assert "crossed_low" not in record
+
+
+def test_runs_that_did_not_finish_are_counted_and_never_averaged(sweep: Path, tmp_path: Path, make_run):
+    runs = store.read_sweep(sweep)
+    shown = row(table(overview.render(runs), "results"), "PPO")
+    (finished,) = [run for run in runs if run.algorithm == "ppo" and run.status.state == "finished"]
+    estimates = finished.estimates("test")
+    assert estimates is not None
+    assert shown["Seeds"] == "1 of 2 (1 diverged)"
+    assert shown["Pass@1"] == f"{estimates.pass_at(1).mean():.3f} n/a (n=1)"
+    assert any(
+        "PPO on chain_sum, seed 1: diverged, loss is not finite at update 24" in line for line in warnings_of(runs)
+    )
+    for seed, state in enumerate(("failed", "oom")):
+        make_run(tmp_path, "grpo", seed, state=state)
+    shown = row(table(overview.render(store.read_sweep(tmp_path)), "results"), "GRPO")
+    assert (shown["Seeds"], shown["Pass@1"]) == ("0 of 2 (1 failed, 1 oom)", "failed/oom")
+
+
+def test_too_few_samples_for_a_k_is_not_a_number(tmp_path: Path, make_run, set_scores):
+    run = make_run(tmp_path, "grpo", 0)
+    set_scores(run, "test", {1: [0.5, 0.25], 16: [0.9, float("nan")]})
+    shown = row(table(overview.render(store.read_sweep(tmp_path)), "results"), "GRPO")
+    assert shown["Pass@16"] == "n/a too few samples"
+    assert shown["Pass@1"] == "0.375 n/a (n=1)"
+
+
+def test_few_samples_are_a_warning_in_every_caption(tmp_path: Path, make_run, sweep: Path):
+    make_run(tmp_path, "grpo", 0, samples=32)
+    for render in (overview.render, pass_maj.render):
+        few = [block.caption for block in render(store.read_sweep(tmp_path)).blocks if hasattr(block, "caption")]
+        enough = [block.caption for block in render(store.read_sweep(sweep)).blocks if hasattr(block, "caption")]
+        assert all("Caution: 32 samples are fewer than 4 x 16" in caption for caption in few)
+        assert not any("Caution" in caption for caption in enough)
+        assert all("100 problems, 64 samples each; seeds evaluated: DAPO, Dr. GRPO, GRPO: 2 of 2" in c for c in enough)
+
+
+def test_different_starting_models_are_not_mixed(tmp_path: Path, make_run, set_scores):
+    set_scores(make_run(tmp_path, "dapo", 0), "start", {1: [0.1, 0.3]})
+    set_scores(make_run(tmp_path, "grpo", 0), "start", {1: [0.2, 0.2]})
+    runs = store.read_sweep(tmp_path)
+    names = [cells[0].text for cells in table(overview.render(runs), "results").rows]
+    assert names == ["Starting model 1 (DAPO)", "Starting model 2 (GRPO)", "DAPO", "GRPO"]
+    warnings = warnings_of(runs)
+    assert "On chain_sum the starting models differ, or they were evaluated differently." in warnings
+    # Two problems against the hundred of the final models: no change can be given.
+    assert row(table(overview.render(runs), "change"), "DAPO")["Change in Pass@1"] == "n/a"
+    assert any("met different problems" in line for line in warnings)
+
+
+def test_bit_equal_seeds_are_suspicious(tmp_path: Path, make_run, sweep: Path):
+    first, second = make_run(tmp_path, "grpo", 0), make_run(tmp_path, "grpo", 1)
+    shutil.copy(first / "metrics.jsonl", second / "metrics.jsonl")
+    (warning,) = warnings_of(store.read_sweep(tmp_path))
+    assert warning.startswith("On chain_sum the metrics of GRPO are bit-equal (seeds 0, 1): the seed had no effect")
+    assert not any("bit-equal" in line for line in warnings_of(store.read_sweep(sweep)))
+
+
+def test_damage_and_unequal_seeds_are_reported(tmp_path: Path, make_run):
+    run = make_run(tmp_path, "dapo", 0)
+    make_run(tmp_path, "grpo", 1)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 61, "lo')
+    warnings = warnings_of(store.read_sweep(tmp_path))
+    assert warnings == [
+        "On chain_sum the means are over different seeds (DAPO: 0; GRPO: 1).",
+        f"{run.name}/metrics.jsonl, line 62: not a JSON object, skipped.",
+    ]
