@@ -77,6 +77,8 @@ class WarmStart(Section):
     batch_size: Count
     """Solutions an optimizer step."""
     lr: Positive
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the target spread over the vocabulary: leaves the starting model diffuse, with something to sharpen."""
     stop_at_pass_at_1: Annotated[float, Field(gt=0, le=1)]
     """Ends the fine-tuning at the first check that reaches this Pass@1 on validation problems."""
     check_every: Count = 25

@@ -113,9 +113,10 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
         source["gguf_file"] = config.gguf_file
     tokenizer = AutoTokenizer.from_pretrained(config.path, **source)
     network = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32, **source)
-    if hasattr(network.config, "quantization_config"):
-        # A GGUF file is dequantised on loading; with the entry left in, the saved checkpoint would not load again.
+    if config.gguf_file:
+        # The weights are dequantised now; what still says otherwise would keep the model from being saved and loaded.
         del network.config.quantization_config
+        network.hf_quantizer = None
     written = config.prompt_format
     if written == "auto":
         written = "chat" if tokenizer.chat_template else "plain"

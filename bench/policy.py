@@ -85,17 +85,22 @@ def _inputs(sequences: Sequences) -> dict[str, Tensor]:
     return {"input_ids": ids, **attention_inputs(sequences.prompt_lengths, width, extra, ids.device)}
 
 
+def completion_logits(network: PreTrainedModel, sequences: Sequences) -> Tensor:
+    """Logits that predict each completion token: float32 (rows, completion width, vocabulary). No other position passes
+    through the vocabulary head."""
+    kept = sequences.completion_ids.shape[1] + 1
+    output = network(**_inputs(sequences), logits_to_keep=kept, use_cache=False)
+    return output.logits[:, :-1].float()
+
+
 def token_logps(network: PreTrainedModel, sequences: Sequences, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of softmax(logits / temperature) at each completion token.
 
-    Both float32 (rows, completion width); the first carries the gradient, the second none. Only completion positions pass
-    through the vocabulary head.
+    Both float32 (rows, completion width); the first carries the gradient, the second none.
     """
-    ids = sequences.completion_ids
-    output = network(**_inputs(sequences), logits_to_keep=ids.shape[1] + 1, use_cache=False)
-    logits = output.logits[:, :-1].float() / temperature
+    logits = completion_logits(network, sequences) / temperature
     normaliser = logits.logsumexp(dim=-1)
-    logp = logits.gather(-1, ids[..., None]).squeeze(-1) - normaliser
+    logp = logits.gather(-1, sequences.completion_ids[..., None]).squeeze(-1) - normaliser
     with torch.no_grad():
         shifted = logits - normaliser[..., None]
         entropy = -(shifted.exp() * shifted).sum(dim=-1)

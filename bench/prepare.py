@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from filelock import FileLock
+from torch.nn.functional import cross_entropy
 
 from bench.config import PretrainedModel, Run, TinyModel, WarmStart, model_digest
 from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
 from bench.fingerprint import data_digest
 from bench.generate import sample
 from bench.models import LanguageModel, create_tiny, load_folder, load_pretrained, save_folder
-from bench.policy import Sequences, token_logps
+from bench.policy import Sequences, completion_logits
 from bench.progress import progress
 from bench.seeding import stream_key
 from bench.store import write_json
@@ -118,13 +119,13 @@ def warm_start(run: Run, folder: Path) -> dict[str, Any]:
 def _fine_tune(
     run: Run, config: WarmStart, model: LanguageModel, optimizer: torch.optim.Optimizer, update: int
 ) -> float:
-    """One step on the mean negative log-likelihood per solution token, end token included."""
+    """One step on the mean cross-entropy per solution token, end token included; returns the loss."""
     problems = _solved(run.task, config, update)
     prompts = [model.encode_prompt(problem.prompt) for problem in problems]
     solutions = [model.encode_completion(problem.solution or "") for problem in problems]
     sequences = Sequences.of(prompts, solutions, model.pad_id)
-    logp, _ = token_logps(model.network, sequences, 1.0)
-    loss = -(logp * sequences.mask).sum() / sequences.mask.sum()
+    logits, mask = completion_logits(model.network, sequences), sequences.mask
+    loss = cross_entropy(logits[mask], sequences.completion_ids[mask], label_smoothing=config.label_smoothing)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.network.parameters(), 1.0)
     optimizer.step()

@@ -55,16 +55,16 @@ def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list
 
 def curve(run: RunRecord, metric: str, by_tokens: bool) -> Curve:
     """A metric of a run, smoothed; tokens are counted up to the update that recorded it."""
-    tokens, x, y = 0.0, [], []
+    tokens, spent, x, y = 0.0, set[float](), [], []
     for record in run.metrics:
         tokens = record.get("tokens/generated") or tokens
+        spent |= {tokens} if record["update"] else set()
         if record.get(metric) is not None:
             x.append(tokens / 1000 if by_tokens else record["update"])
             y.append(record[metric])
     smoothed = smooth(np.array(y, float), window(metric, len(y)))
-    if by_tokens and x and x[0] == x[-1]:
-        return Curve(np.array(x[-1:], float), smoothed[-1:])
-    return Curve(np.array(x, float), smoothed)
+    last = -1 if by_tokens and len(spent) == 1 else 0  # all tokens were generated before the first update: one point
+    return Curve(np.array(x, float)[last:], smoothed[last:])
 
 
 def window(metric: str, num_points: int) -> int:
@@ -79,20 +79,17 @@ def smooth(y: np.ndarray, width: int) -> np.ndarray:
 
 
 def average(curves: Sequence[Curve]) -> Curve:
-    """Mean of curves over the stretch of x that all of them cover."""
+    """Mean of curves over the stretch of x that all of them cover, at their own points where these pair up."""
     curves = [one for one in curves if len(one.x)]
     if not curves:
         return Curve(np.array([]), np.array([]))
     low, high = max(one.x[0] for one in curves), min(one.x[-1] for one in curves)
     if low >= high:
-        return Curve(
-            *(
-                np.array([np.mean([values[-1] for values in axis])])
-                for axis in zip(*((c.x, c.y) for c in curves), strict=True)
-            )
-        )
-    same = all(np.array_equal(one.x, curves[0].x) for one in curves)
-    grid = curves[0].x if same else np.linspace(low, high, 80)
+        ends = np.array([[one.x[-1], one.y[-1]] for one in curves]).mean(axis=0)
+        return Curve(ends[:1], ends[1:])
+    paired = len({len(one.x) for one in curves}) == 1
+    grid = np.mean([one.x for one in curves], axis=0) if paired else np.linspace(low, high, 80)
+    grid = np.unique(np.clip(grid, low, high))
     return Curve(grid, np.mean([np.interp(grid, one.x, one.y) for one in curves], axis=0))
 
 

@@ -70,7 +70,7 @@ def _order(phase: str) -> tuple[int, str]:
 
 def _figure(task: str, arms: Sequence[Arm]) -> Figure:
     bars = {arm.label: seconds_per_update(arm) for arm in arms}
-    notes = {label: f"{sum(bar.values()):.2f} s" for label, bar in bars.items() if bar}
+    notes = {label: f"{sum(bar.values()):.3g} s" for label, bar in bars.items() if bar}
     caption = f"Seconds of one optimizer update by phase; start-up and metered updates are left out. {_how(arms)}"
     return Figure(f"throughput_{slug(task)}", caption, partial(stacked_bars, bars, PHASES, notes, "Seconds per update"))
 
@@ -98,8 +98,8 @@ def _total_table(task: str, arms: Sequence[Arm]) -> Table:
         for run in arm.runs:
             total, state = totals[run.id], run.status.state
             name = Cell(arm.label, () if state == "finished" else (state,))
-            texts = [number(total.get(phase), 1) for phase in phases]
-            rows.append(cells(name, str(run.seed), number(sum(total.values()) if total else None, 1), *texts))
+            texts = [number(total.get(phase), 2) for phase in phases]
+            rows.append(cells(name, str(run.seed), number(sum(total.values()) if total else None, 2), *texts))
             seconds = {f"{phase}_seconds": total.get(phase) for phase in phases}
             records.append({**arm.keys, "seed": run.seed, "state": state, **seconds})
     columns = ("Algorithm", "Seed", "All", *(words(phase).capitalize() for phase in phases))

@@ -69,11 +69,14 @@ def _seeds(arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def _commits(runs: Sequence[RunRecord]) -> Iterator[str]:
-    commits = sorted(
-        {str(run.provenance["commit"])[:10] for run in runs if run.provenance and run.provenance.get("commit")}
-    )
-    if len(commits) > 1:
-        yield f"The runs were made by different commits: {', '.join(commits)}."
+    if len(commits_of(runs)) > 1:
+        yield f"The runs were made by different code: {'; '.join(commits_of(runs))}."
+
+
+def commits_of(runs: Sequence[RunRecord]) -> list[str]:
+    """The commits that made the runs, and whether anything was changed on top of them."""
+    made = [run.provenance for run in runs if run.provenance and run.provenance.get("git_commit")]
+    return sorted({f"{p['git_commit'][:10]}{' with uncommitted changes' if p.get('git_dirty') else ''}" for p in made})
 
 
 def _damage(run: RunRecord) -> Iterator[str]:

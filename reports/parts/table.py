@@ -59,7 +59,7 @@ def number(value: float | None, digits: int = 3, sign: bool = False) -> str:
 
 def mebibytes(value: float | None) -> str:
     """Bytes as MiB, or "n/a" where they are not known: never a zero that would win a comparison."""
-    return number(None if value is None else value / 2**20, 1)
+    return NOT_AVAILABLE if value is None else number(value / 2**20, 1 if value >= 10 * 2**20 else 2)
 
 
 def to_csv(records: Sequence[Mapping[str, Any]]) -> str:
