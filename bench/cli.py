@@ -166,7 +166,9 @@ def evaluate(
         found = answer.estimates
         rows = [[str(k), f"{found.pass_at(k).mean():.4f}", f"{found.maj_at(k).mean():.4f}"] for k in found.ks]
         _print_table(["K", "Pass@K", "Maj@K"], rows)
-        typer.echo(f"\n{answer.folder / answer.name}.*: {len(found.problem_id)} problems, {int(found.n.max())} samples each")
+        typer.echo(
+            f"\n{answer.folder / answer.name}.*: {len(found.problem_id)} problems, {int(found.n.max())} samples each"
+        )
 
 
 @app.command()
@@ -182,6 +184,8 @@ def report(
             built = build(sweep_dir, out)
         except ValueError as error:
             raise ConfigError([str(error)]) from None
+        except OSError as error:
+            raise ConfigError([error.strerror or str(error)]) from None
         typer.echo(f"{built.summary}\n\n{built.paths[0]}")
 
 

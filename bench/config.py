@@ -14,6 +14,7 @@ from tasks.parts.problem import DatasetTask, Task
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+PromptFormat = Literal["auto", "chat", "plain"]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
@@ -63,7 +64,7 @@ class PretrainedModel(Section):
     """Branch, tag or commit on the hub."""
     gguf_file: str | None = None
     """Name of a GGUF file in that folder or hub repository; it is dequantised on loading."""
-    prompt_format: Literal["auto", "chat", "plain"] = "auto"
+    prompt_format: PromptFormat = "auto"
     """`chat` applies the tokenizer's template, `plain` is the bare text, `auto` is `chat` where there is a template."""
 
 

@@ -1,8 +1,8 @@
 """Sampling: the Generator protocol and the built-in sampler for any causal language model of transformers.
 
-The built-in sampler prefills each unique prompt once, repeats its keys and values for the group, drops finished rows, and
-draws every token by inverting the cumulative distribution at a counter-based uniform number: a sample depends on its own
-key, not on the batch it sat in.
+The built-in sampler prefills each unique prompt once, repeats its keys and values for the group, drops finished rows,
+and draws every token by inverting the cumulative distribution at a counter-based uniform number: a sample depends on
+its own key, not on the batch it sat in.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def sample(
     temperature: float,
 ) -> list[list[Completion]]:
     """The built-in sampler. Batches are cut at 512 rows or 256 MiB of float64 probabilities, whichever is smaller."""
-    vocabulary = model.network.get_output_embeddings().weight.shape[0]
+    vocabulary = model.network.config.get_text_config().vocab_size
     rows = max(1, min(_MOST_ROWS, _LOGIT_BYTES // (8 * vocabulary)))
     group = len(keys[0])
     flat = [(p, key) for p, own in enumerate(keys) for key in own]

@@ -19,7 +19,7 @@ from bench.instruments import Instruments
 from bench.learner import Cast, microbatches
 from bench.optimize import StepMetrics, schedule_factor, take_step
 from bench.policy import Sequences, token_logps, token_values
-from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sampler_logps, sequences_of
+from bench.rollout import Collected, Group, NothingToLearn, PromptStream, Sampler, sampler_logps, sequences_of
 from bench.seeding import generator
 
 PATIENCE = 10
@@ -81,9 +81,7 @@ class OnlineLearner:
             )
             for own in torch.tensor_split(torch.from_numpy(order), config.updates_per_rollout):
                 rows = [group * size + member for group in own.tolist() for member in range(size)]
-                steps.append(
-                    Step(rows, microbatches(rows, sequences.lengths, self.run.optimizer.microbatch_sequences))
-                )
+                steps.append(Step(rows, microbatches(rows, sequences.lengths, self.run.optimizer.microbatch_sequences)))
         return [step for step in steps if step.rows]
 
     def _rollout(self, collected: Collected, sequences: Sequences, plan: Sequence[Step]) -> Rollout:
@@ -135,8 +133,9 @@ class OnlineLearner:
         planned = self.run.budget.updates // self.updates_per_advance
         if not progress.informative and rollouts >= min(PATIENCE, planned):
             raise NothingToLearn(
-                f"no informative group in the first {rollouts} rollouts: every advantage was zero, so no update could move "
-                "the policy. Make the task easier, enlarge rollout.group_size, or give partial credit (reward.format)"
+                f"no informative group in the first {rollouts} rollouts: every advantage was zero, so no update could "
+                "move the policy. Make the task easier, enlarge rollout.group_size, or give partial credit "
+                "(reward.format)"
             )
 
     def _update(self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit) -> dict[str, Any]:
@@ -191,8 +190,13 @@ class OnlineLearner:
         self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit, totals: Totals, factor: float
     ) -> dict[str, float]:
         cast, config = self.cast, self.run.critic
-        assert cast.critic is not None and cast.critic_optimizer is not None and config is not None
-        assert credit.returns is not None and rollout.value is not None and not isinstance(self.objective.value, NoCritic)
+        value_loss, old_value, returns = self.objective.value, rollout.value, credit.returns
+        assert not isinstance(value_loss, NoCritic)
+        assert cast.critic is not None
+        assert cast.critic_optimizer is not None
+        assert config is not None
+        assert old_value is not None
+        assert returns is not None
         metrics = StepMetrics()
         for part in step.parts:
             rows = torch.tensor(part, device=self.device)
@@ -200,11 +204,11 @@ class OnlineLearner:
             width = piece.completion_ids.shape[1]
             batch = ValueBatch(
                 value=token_values(cast.critic, piece),
-                old_value=rollout.value[rows, :width],
-                returns=credit.returns[rows, :width],
+                old_value=old_value[rows, :width],
+                returns=returns[rows, :width],
                 mask=credit.mask[rows, :width],
             )
-            parts = self.objective.value(batch, totals)
+            parts = value_loss(batch, totals)
             parts.loss.backward()
             metrics.add(parts)
         metrics.checked_loss()
@@ -214,17 +218,20 @@ class OnlineLearner:
     def _rollout_metrics(
         self, collected: Collected, sequences: Sequences, rollout: Rollout, credit: Credit
     ) -> dict[str, float]:
-        """What is known once per rollout; stands on the record of the rollout's first update."""
+        """What is known once per rollout, for its first update's record; rewards and lengths are before selection."""
         progress = self.cast.progress
-        progress.generated_completions += collected.num_generated_groups * self.run.rollout.group_size
-        progress.generated_tokens += collected.num_generated_tokens
+        lengths = [len(m.completion.token_ids) for group in collected.sampled for m in group.members]
+        progress.generated_completions += len(lengths)
+        progress.generated_tokens += sum(lengths)
         mask = rollout.mask
         sampled = sampler_logps(collected.groups, mask.shape[1]).to(self.device)
         gap = masked((rollout.old_logp - sampled).abs(), mask)
         advantage = credit.advantage[credit.mask].double()
         metrics = {
-            **reward_metrics(collected, rollout),
-            **length_metrics(collected),
+            **reward_metrics(collected.sampled),
+            "groups/kept_frac": len(collected.groups) / len(collected.sampled),
+            "groups/rounds": collected.rounds,
+            **length_metrics(collected.sampled),
             "adv/mean": float(advantage.mean()),
             "adv/std": float(advantage.std()),
             "mismatch/absdiff_mean": float(gap.sum() / mask.sum()),
@@ -242,30 +249,30 @@ class OnlineLearner:
         return metrics
 
 
-def reward_metrics(collected: Collected, rollout: Rollout) -> dict[str, float]:
-    """Rewards and verdicts over the groups trained on, and what selection left out."""
-    known = rollout.reward[rollout.scorable]
-    bits = torch.tensor([group.correct for group in collected.groups], dtype=torch.float64)
-    grouped = rollout.reward.view(len(collected.groups), -1)
-    flat = degenerate(rollout.reward, rollout.group).view(len(collected.groups), -1)[:, 0]
-    spreads = [row[~row.isnan()].std() for row in grouped if (~row.isnan()).sum() > 1]
+def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards and verdicts of sampled groups. Unscorable completions enter no mean."""
+    rewards = torch.tensor([[m.reward for m in group.members] for group in groups], dtype=torch.float64)
+    bits = torch.tensor([group.correct for group in groups], dtype=torch.float64)
+    scorable = rewards.isfinite()
+    known = rewards[scorable]
+    index = torch.arange(len(groups))[:, None].expand_as(rewards)
+    flat = degenerate(rewards.flatten(), index.flatten()).view_as(rewards)[:, 0]
+    spreads = [own[mask].std() for own, mask in zip(rewards, scorable, strict=True) if mask.sum() > 1]
     return {
         "reward/mean": float(known.mean()),
-        "reward/std": float(known.std()),
+        "reward/std": float(known.std()) if len(known) > 1 else math.nan,
         "reward/within_group_std": float(torch.stack(spreads).mean()) if spreads else math.nan,
         "reward/accuracy": float(bits.nanmean()),
-        "reward/unscorable": float((~rollout.scorable).double().mean()),
+        "reward/unscorable": float((~scorable).double().mean()),
         "groups/frac_zero_std": float(flat.double().mean()),
         "groups/all_correct": float((bits == 1).all(dim=1).double().mean()),
         "groups/all_wrong": float((bits == 0).all(dim=1).double().mean()),
-        "groups/kept_frac": len(collected.groups) / collected.num_generated_groups,
-        "groups/rounds": collected.rounds,
     }
 
 
-def length_metrics(collected: Collected) -> dict[str, float]:
+def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Completion lengths in tokens, overall and by verdict; NaN where no completion is of the kind."""
-    members = [member for group in collected.groups for member in group.members]
+    members = [member for group in groups for member in group.members]
 
     def mean(lengths: list[int]) -> float:
         return sum(lengths) / len(lengths) if lengths else math.nan

@@ -1,7 +1,7 @@
 """Preference learning: sample once from the starting policy, grade, make pairs, then train on the pairs offline.
 
-The budget is an online run's: as many completions are sampled, for the same prompts, as an online objective would sample
-in the same number of updates, and each update passes as many completions through the loss.
+The budget is an online run's: as many completions are sampled, for the same prompts, as an online objective would
+sample in the same number of updates, and each update passes as many completions through the loss.
 """
 
 from collections.abc import Iterator, Sequence
@@ -112,9 +112,9 @@ class PairLearner:
         right = sum(1 for m in members if m.grade.correct)
         ended = sum(1 for m in members if m.completion.terminated)
         raise NothingToLearn(
-            f"no preference pair in {len(groups)} prompts x {self.run.rollout.group_size} completions ({right} correct, "
-            f"{ended} ended by themselves): make the task easier or harder, give partial credit (reward.format), raise "
-            "rollout.max_completion_tokens, or set objective.pairing.require_termination=false"
+            f"no preference pair in {len(groups)} prompts x {self.run.rollout.group_size} completions ({right} "
+            f"correct, {ended} ended by themselves): make the task easier or harder, give partial credit "
+            "(reward.format), raise rollout.max_completion_tokens, or set objective.pairing.require_termination=false"
         )
 
     def _length_gap(self) -> float:
@@ -173,4 +173,12 @@ class PairLearner:
         lr = cast.optimizer.param_groups[0]["lr"]
         passes = progress.update * self.pairs_per_update / len(self.pairs)
         counters = {"tokens/trained": progress.trained_tokens, "dpo/passes": passes}
-        yield {"update": progress.update, "loss": loss, "grad_norm": norm, "lr": lr, **metrics.values(), **counters, **first}
+        yield {
+            "update": progress.update,
+            "loss": loss,
+            "grad_norm": norm,
+            "lr": lr,
+            **metrics.values(),
+            **counters,
+            **first,
+        }

@@ -54,6 +54,6 @@ class Learner(Protocol):
 
 
 def microbatches(rows: list[int], lengths: tuple[int, ...], size: int) -> list[list[int]]:
-    """Rows of one optimizer step cut into parts of at most `size`, neighbours in length together, so padding is little."""
+    """Rows of one optimizer step cut into parts of at most `size`, neighbours in length together to save padding."""
     ordered = sorted(rows, key=lambda row: (lengths[row], row))
     return [ordered[i : i + size] for i in range(0, len(ordered), size)]

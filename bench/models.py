@@ -1,8 +1,9 @@
-"""Language models as ordinary Hugging Face checkpoints: made small from scratch, or loaded by name, folder or GGUF file."""
+"""Language models as ordinary Hugging Face checkpoints: made from scratch, or loaded by name, folder or GGUF file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -17,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from bench.config import PretrainedModel, TinyModel
+from bench.config import PretrainedModel, PromptFormat, TinyModel
 from bench.seeding import stream_key
 
 # Loading and saving takes moments here; the suite shows progress where it matters.
@@ -44,13 +45,13 @@ class LanguageModel:
         """Token ids that end a completion: the generation configuration's and the tokenizer's."""
         configured = self.network.generation_config.eos_token_id if self.network.generation_config else None
         ids = configured if isinstance(configured, list) else [configured]
-        return tuple(dict.fromkeys(i for i in [self.tokenizer.eos_token_id, *ids] if i is not None))
+        return tuple(dict.fromkeys(i for i in [self.tokenizer.eos_token_id, *ids] if isinstance(i, int)))
 
     @property
     def pad_id(self) -> int:
         """Filler for rectangular batches; masks come from lengths, so it may equal an end id."""
         pad = self.tokenizer.pad_token_id
-        return self.end_ids[0] if pad is None else pad
+        return pad if isinstance(pad, int) else self.end_ids[0]
 
     @property
     def context(self) -> int | None:
@@ -61,17 +62,22 @@ class LanguageModel:
         """Token ids of a prompt, ready for the completion to follow."""
         if self.prompt_format == "chat":
             turns = [{"role": "user", "content": prompt}]
-            encoded = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
-            return list(encoded["input_ids"])
-        return list(self.tokenizer(prompt)["input_ids"])
+            text = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            return self._ids(str(text), add_special_tokens=False)
+        return self._ids(prompt, add_special_tokens=True)
 
     def encode_completion(self, text: str) -> list[int]:
         """Token ids of a finished completion, its end token included."""
-        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.end_ids[0]]
+        return [*self._ids(text, add_special_tokens=False), self.end_ids[0]]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of a completion without its special tokens."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return str(self.tokenizer.decode(list(token_ids), **options))
+
+    def _ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        ids: Any = self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        return list(ids)
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
@@ -88,6 +94,7 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
 def create_tiny(config: TinyModel, alphabet: str, seed: int) -> LanguageModel:
     """A small randomly initialised Llama over the characters of `alphabet`; the same seed gives the same weights."""
     tokenizer = character_tokenizer(alphabet)
+    symbols = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     llama = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
@@ -97,8 +104,8 @@ def create_tiny(config: TinyModel, alphabet: str, seed: int) -> LanguageModel:
         max_position_embeddings=config.max_positions,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=symbols.index(END),
+        pad_token_id=symbols.index(PAD),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "model"))
@@ -115,15 +122,15 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
     network = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32, **source)
     if config.gguf_file:
         # The weights are dequantised now; what still says otherwise would keep the model from being saved and loaded.
-        del network.config.quantization_config
-        network.hf_quantizer = None
+        delattr(network.config, "quantization_config")
+        setattr(network, "hf_quantizer", None)
     written = config.prompt_format
     if written == "auto":
         written = "chat" if tokenizer.chat_template else "plain"
     return LanguageModel(network.eval(), tokenizer, written)
 
 
-def load_folder(folder: Path, prompt_format: str) -> LanguageModel:
+def load_folder(folder: Path, prompt_format: PromptFormat) -> LanguageModel:
     """A checkpoint that this suite saved."""
     return load_pretrained(PretrainedModel(kind="pretrained", path=str(folder), prompt_format=prompt_format))
 
@@ -135,7 +142,7 @@ def save_folder(model: LanguageModel, folder: Path) -> None:
 
 
 class Critic(nn.Module):
-    """A value model: a copy of a starting policy's trunk with a linear head, zero at the start so that V is 0 everywhere."""
+    """A value model: a copy of a starting policy's trunk with a linear head that starts at zero, so that V is 0."""
 
     def __init__(self, start: PreTrainedModel):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Optimizer steps: the schedule, gradient clipping, sums of microbatch metrics, and the check that ends a diverged run."""
+"""Optimizer steps: schedule, gradient clipping, sums of microbatch metrics, and the check that ends a diverged run."""
 
 import math
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def adamw(parameters: Iterable[nn.Parameter], lr: float, config: Optimizer) -> t
 
 
 def schedule_factor(config: Optimizer, update: int, updates: int) -> float:
-    """Multiplier of the learning rate for step `update` of `updates` (the first is 1): warm-up, then constant or linear to 0."""
+    """Multiplier of the learning rate for step `update` of `updates`, the first being 1."""
     if update <= config.warmup_updates:
         return update / config.warmup_updates
     if config.schedule == "constant":

@@ -1,4 +1,4 @@
-"""Scoring: per-token log-probabilities, entropies and values of given completions; one definition for all objectives."""
+"""Scoring: log-probabilities, entropies and values of given completions' tokens, defined once for all objectives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ import torch
 from filelock import FileLock
 from torch.nn.functional import cross_entropy
 
-from bench.config import PretrainedModel, Run, TinyModel, WarmStart, model_digest
+from bench.config import PretrainedModel, PromptFormat, Run, TinyModel, WarmStart, model_digest
 from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
 from bench.fingerprint import data_digest
 from bench.generate import sample
@@ -78,7 +78,7 @@ def starting_model(run: Run) -> Start:
     return Start(model, json.loads((folder / MARKER).read_text()))
 
 
-def _initial_format(run: Run) -> str:
+def _initial_format(run: Run) -> PromptFormat:
     return run.model.prompt_format if isinstance(run.model, PretrainedModel) else "plain"
 
 
@@ -111,8 +111,8 @@ def warm_start(run: Run, folder: Path) -> dict[str, Any]:
                     return {"updates": update, "checks": checks}
     best = max(check["pass@1"] for check in checks)
     raise PreparationFailed(
-        f"warm_start.stop_at_pass_at_1: {config.stop_at_pass_at_1} was not reached in {config.max_updates} updates (best "
-        f"{best:.3f}): raise warm_start.max_updates or lr, enlarge the model, or make the task easier"
+        f"warm_start.stop_at_pass_at_1: {config.stop_at_pass_at_1} was not reached in {config.max_updates} updates "
+        f"(best {best:.3f}): raise warm_start.max_updates or lr, enlarge the model, or make the task easier"
     )
 
 

@@ -1,4 +1,4 @@
-"""Rollouts: prompts in a seeded order, completions for each, grades and rewards, and the tensors that objectives read."""
+"""Rollouts: prompts in a seeded order, completions for each, their grades and rewards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,10 +49,11 @@ class Collected:
     """One rollout after selection, and what it cost."""
 
     groups: list[Group]
+    """Those that are trained on."""
+    sampled: list[Group]
+    """All that were sampled, the others included."""
     rounds: int
     """Rounds of sampling used."""
-    num_generated_groups: int
-    num_generated_tokens: int
 
 
 class PromptStream:
@@ -70,10 +71,11 @@ class PromptStream:
         assert self.size is not None, "only procedural tasks are unbounded"
         problems = load_problems(self.task, "train", 0, self.size)
         positions = range(index * self.per_round, (index + 1) * self.per_round)
-        return [problems[self._order(position // self.size)[position % self.size]] for position in positions]
-
-    def _order(self, epoch: int) -> list[int]:
-        return generator(self.seed, "prompt order", epoch).permutation(self.size).tolist()
+        orders = {
+            epoch: generator(self.seed, "prompt order", epoch).permutation(self.size)
+            for epoch in {position // self.size for position in positions}
+        }
+        return [problems[orders[position // self.size][position % self.size]] for position in positions]
 
 
 def whole_reward(weights: Reward, task: Task, problem: Problem, text: str, grade: Grade) -> float:
@@ -107,7 +109,9 @@ class Sampler:
             )
         flat = [completion for own in completions for completion in own]
         generated = sum(len(completion.token_ids) for completion in flat)
-        self.instruments.clock.count(prompt=sum(map(len, prompts)) * rollout.group_size, generated=generated, completions=len(flat))
+        self.instruments.clock.count(
+            prompt=sum(map(len, prompts)) * rollout.group_size, generated=generated, completions=len(flat)
+        )
         with self.instruments.phase("reward"):
             graded = [[self.grade(model, p, c) for c in own] for p, own in zip(problems, completions, strict=True)]
         return [
@@ -126,17 +130,18 @@ class Sampler:
         wanted = self.run.rollout.prompts
         kept: list[Group] = []
         passed_over: list[Group] = []
-        rounds = tokens = 0
+        sampled: list[Group] = []
+        rounds = 0
         while len(kept) < wanted and rounds < selection.max_rounds:
             groups = self.groups(model, stream.round(first_round + rounds), first_round + rounds)
             keep = selection.keep(torch.tensor([group.correct for group in groups], dtype=torch.float64)).tolist()
             kept += [group for group, chosen in zip(groups, keep, strict=True) if chosen]
             passed_over += [group for group, chosen in zip(groups, keep, strict=True) if not chosen]
             rounds += 1
-            tokens += sum(len(member.completion.token_ids) for group in groups for member in group.members)
+            sampled += groups
         if len(kept) < wanted and isinstance(selection, DropUniformGroups):
             kept = _exhausted(selection, kept, passed_over, wanted)
-        return Collected(kept[:wanted], rounds, rounds * wanted, tokens)
+        return Collected(kept[:wanted], sampled, rounds)
 
 
 def _exhausted(selection: DropUniformGroups, kept: list[Group], passed_over: list[Group], wanted: int) -> list[Group]:

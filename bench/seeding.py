@@ -1,4 +1,4 @@
-"""Named random streams derived by hash from one seed; a draw depends on what it is for, never on what came before it."""
+"""Named random streams derived by hash from one seed: a draw depends on what it is for, never on what came before."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ def generator(seed: int, *names: str | int) -> np.random.Generator:
 
 
 def uniforms(keys: Sequence[int], start: int, count: int) -> np.ndarray:
-    """Counter-based uniform numbers in [0, 1): float64 of shape (len(keys), count), draws `start` to `start + count` of each key.
+    """Counter-based uniform numbers in [0, 1): draws `start` to `start + count` of each key.
 
-    Row i depends on keys[i] and the draw's index alone. SplitMix64 (Steele, Lea, Flood 2014): the finaliser of
-    key + index * golden ratio, upper 53 bits.
+    Returns float64 of shape (len(keys), count). Row i depends on keys[i] and the draw's index alone. SplitMix64
+    (Steele, Lea, Flood 2014): the finaliser of key + index * golden ratio, upper 53 bits.
     """
     index = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     with np.errstate(over="ignore"):

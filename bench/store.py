@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import yaml
 
+from bench.dialect import to_yaml
 from bench.evaluation import Estimates, read_estimates
 
 State = Literal["pending", "running", "interrupted", "finished", "failed", "oom", "diverged"]
@@ -81,7 +82,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_yaml(path: Path, value: Mapping[str, Any]) -> None:
     """Replace a YAML file atomically, keys in the order given."""
-    write_text(path, yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True))
+    write_text(path, to_yaml(value))
 
 
 def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:

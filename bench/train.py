@@ -43,7 +43,7 @@ SECONDS_BETWEEN_MIRRORS = 30.0
 
 @dataclass
 class Live:
-    """What the loop remembers: the best validation so far, which update reached it, and when the tracker was last told."""
+    """What the loop remembers: the best validation so far with its update, and when the tracker was last told."""
 
     best_update: int = 0
     best_score: float = -math.inf
@@ -102,13 +102,13 @@ def execute(run: Run, directory: Path) -> store.Status:
 
 
 def set_up(run: Run, directory: Path, attempt: int) -> Job:
-    """Write what is known before training, load the models that the objective needs, resume where there is a checkpoint."""
+    """Write what is known before training and load the models that the objective needs."""
     torch.set_num_threads(run.threads)
     preset = load_preset(run.algorithm)
     store.write_yaml(directory / "run.yaml", run.dump())
-    formula = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
-    objective = run.dump()["objective"]
-    store.write_json(directory / "formula.json", {**formula, "sources": preset.sources, "objective": objective})
+    formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
+    formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
+    store.write_json(directory / "formula.json", formula)
     start = starting_model(run)
     if run.evaluation.start:
         copy_evaluation(start_evaluation(run, start), directory / "eval")
@@ -123,8 +123,11 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
     sampler = Sampler(run, run.task, sample, instruments)
-    family = OnlineLearner if isinstance(run.objective, PolicyGradient) else PairLearner
-    learner = family(run, run.objective, cast, sampler, instruments)
+    objective = run.objective
+    if isinstance(objective, PolicyGradient):
+        learner: Learner = OnlineLearner(run, objective, cast, sampler, instruments)
+    else:
+        learner = PairLearner(run, objective, cast, sampler, instruments)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
@@ -137,7 +140,8 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
 def make_cast(run: Run, start: LanguageModel) -> Cast:
     """The policy, and a reference and a critic exactly where the objective needs them in memory."""
     needs = run.objective.needs
-    network = start.network.to(run.device)
+    network = start.network
+    torch.nn.Module.to(network, run.device)
     reference, critic, critic_optimizer = None, None, None
     if needs.reference and isinstance(run.objective, PolicyGradient):
         reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)
@@ -190,7 +194,7 @@ def _record_time(job: Job, *, update: int, metered: bool) -> None:
 
 
 def _validate(job: Job, record: dict[str, Any]) -> None:
-    """Write the update's metrics, with held-out accuracy at its cadence; keep the best weights if they may be chosen."""
+    """Write the update's metrics, held-out accuracy at its cadence; keep the best weights if they may be chosen."""
     config, update = job.run.validation, record["update"]
     if config.every and update % config.every == 0:
         plan = Plan(

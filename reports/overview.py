@@ -8,7 +8,7 @@ from typing import Any
 from bench.statistics import Interval
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
-from reports.parts.checks import warnings_of
+from reports.parts.checks import commits_of, warnings_of
 from reports.parts.page import Block, Notes, Page, Text, sections, slug
 from reports.parts.scores import (
     ESTIMANDS,
@@ -31,9 +31,9 @@ position = 10
 def render(runs: Sequence[RunRecord]) -> Page:
     """Warnings, then for each task the scores and their change."""
     states = Counter(run.status.state for run in runs)
-    opening: list[Block] = [
-        Text(f"{len(runs)} runs: {', '.join(f'{n} {state}' for state, n in states.most_common())}.")
-    ]
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    code = "; ".join(commits_of(runs)) or NOT_AVAILABLE
+    opening: list[Block] = [Text(f"{len(runs)} runs: {counts}. Made by commit {code}.")]
     warnings = warnings_of(runs)
     opening += [Notes(tuple(warnings), warning=True)] if warnings else []
     return Page("overview", "Overview", (*opening, *sections(arms_of(runs), _of_task)))

@@ -35,7 +35,7 @@ def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list
     levels = (
         "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
         "thin: each seed; band: 95 % t interval over seeds (these problems, new training seeds) where there are at "
-        f"least two, cut at 0 and 1. {protocol(arms)}"
+        f"least two, cut at 0, 1 and the frame. {protocol(arms)}"
     )
     changes = (
         "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % interval over problems "

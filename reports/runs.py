@@ -86,7 +86,7 @@ def _run_table(runs: Sequence[RunRecord]) -> Table:
 
 def _provenance(run: RunRecord) -> Mapping[str, Any]:
     known = run.provenance or {}
-    return {key: known.get(key) for key in ("commit", "device")}
+    return {key: known.get(key) for key in ("git_commit", "git_dirty", "device")}
 
 
 def _same(values: Sequence[Any]) -> str:

@@ -25,8 +25,10 @@ def _table(task: str, arms: Sequence[Arm]) -> Table:
     differing = [name for name in names if len(set(values[name])) > 1]
     rows = []
     for name in differing:
-        each = [f"{label}: {value}" for label, value in zip(of_arm, values[name], strict=True)]
-        rows.append(cells(name, ", ".join(each)))
+        labels: dict[str, list[str]] = {}
+        for label, value in zip(of_arm, values[name], strict=True):
+            labels.setdefault(value, []).append(label)
+        rows.append(cells(name, "; ".join(f"{value} ({', '.join(those)})" for value, those in labels.items())))
     rows += [cells(name, values[name][0]) for name in names if name not in differing]
     records = [
         {"task": task, "setting": name, "arm": label, "value": value}

@@ -111,6 +111,6 @@ def write_evaluation(
     write_estimates(folder / f"{name}.estimates.parquet", estimated)
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in evaluated.completions)
     write_bytes(folder / f"{name}.jsonl.zst", zstandard.ZstdCompressor(level=10).compress(lines.encode()))
-    summary = {key: value for key, value in asdict(summarise(evaluated.outcomes, estimated)).items()}
+    summary = asdict(summarise(evaluated.outcomes, estimated))
     rules = {"ks": list(ks), "ties": estimated.ties, "missing": estimated.missing}
     write_json(folder / f"{name}.json", {**about, **asdict(plan), **rules, **summary, "samples": plan.samples})

@@ -85,12 +85,12 @@ def _task_settings(run: RunRecord) -> dict[str, Any]:
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping with dotted keys."""
+    """Nested mappings as one mapping with dotted keys, without what is None: a part left out has no settings."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, Mapping) and item:
             flat.update(flatten(item, f"{prefix}{key}."))
-        else:
+        elif item is not None:
             flat[f"{prefix}{key}"] = item
     return flat
 

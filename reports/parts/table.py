@@ -54,7 +54,8 @@ def number(value: float | None, digits: int = 3, sign: bool = False) -> str:
     """A number with fixed digits, thousands apart, or "n/a" where it is not known."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
-    return f"{value:{'+' if sign else ''},.{digits}f}"
+    rounded = round(value, digits) + 0.0  # adding zero turns -0.0 into 0.0
+    return f"{rounded:{'+' if sign else ''},.{digits}f}"
 
 
 def mebibytes(value: float | None) -> str:

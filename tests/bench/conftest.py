@@ -11,7 +11,10 @@ from bench.loading import build_run, nested
 
 TINY: Mapping[str, Any] = {
     "task": {"name": "chain_sum", "num_terms": 2, "num_digits": 1},
-    "model": {"kind": "tiny", "hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "max_positions": 16},
+    "model": {
+        "kind": "tiny", "hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64,
+        "max_positions": 16,
+    },
     "warm_start": {
         "max_updates": 600, "batch_size": 64, "lr": 0.01, "stop_at_pass_at_1": 0.2, "check_every": 10,
         "check_problems": 8, "check_samples": 32, "threads": 1,

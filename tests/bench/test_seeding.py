@@ -30,7 +30,7 @@ def test_uniforms_do_not_depend_on_the_batch_or_the_window() -> None:
 
 
 def test_uniforms_are_uniform() -> None:
-    """Mean, variance, lag-1 correlation and a chi-square over 64 cells, over 10^6 draws; bounds are five standard errors."""
+    """Mean, variance, lag-1 correlation and a chi-square over 64 cells, of 10^6 draws, within five standard errors."""
     draws = uniforms([stream_key(0, "x", i) for i in range(1000)], 0, 1000)
     count = draws.size
     assert draws.min() >= 0

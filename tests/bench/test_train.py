@@ -32,16 +32,17 @@ def test_rep_01_a_run_repeats_bit_for_bit(algorithm: str, tiny_run: MakeRun, tmp
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
     updates = [line["update"] for line in lines(tmp_path / "first")]
     assert updates == [0, 1, 2, 3, 4]
-    assert json.loads((tmp_path / "first/final.json").read_text())["weights_sha256"] != json.loads(
-        (tmp_path / "first/provenance.json").read_text()
-    )["start_weights_sha256"]
+    assert (
+        json.loads((tmp_path / "first/final.json").read_text())["weights_sha256"]
+        != json.loads((tmp_path / "first/provenance.json").read_text())["start_weights_sha256"]
+    )
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_run_stopped_between_rollouts_resumes_to_the_same_end(
     algorithm: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped after its first checkpoint and started again: same metrics byte for byte, same weights, same evaluation."""
+    """Stopped after its first checkpoint and started again: same metrics byte for byte, weights and evaluation."""
     run = tiny_run(algorithm, **{"checkpoint.every": 2})
     assert execute(run, tmp_path / "straight").state == "finished"
     original = checkpoint.save
@@ -173,7 +174,9 @@ def test_dpo_without_a_pair_ends_with_a_sentence(tiny_run: MakeRun, tmp_path: Pa
 def test_the_validation_chosen_model_is_the_final_one(tiny_run: MakeRun, tmp_path: Path) -> None:
     run = tiny_run("grpo", **{"validation.select": "validation", "optimizer.lr": 0.1})
     assert execute(run, tmp_path / "run").state == "finished"
-    scores = {line["update"]: line["validation/pass@1"] for line in lines(tmp_path / "run") if "validation/pass@1" in line}
+    scores = {
+        line["update"]: line["validation/pass@1"] for line in lines(tmp_path / "run") if "validation/pass@1" in line
+    }
     best = max(scores, key=lambda update: (scores[update], -update))
     assert json.loads((tmp_path / "run/final.json").read_text())["update"] == best
 
@@ -239,5 +242,5 @@ def test_completions_are_counted_before_selection(tiny_run: MakeRun, tmp_path: P
     execute(tiny_run("dapo"), tmp_path / "run")
     rollouts = [line for line in lines(tmp_path / "run") if "groups/rounds" in line]
     assert rollouts[-1]["completions/generated"] == sum(line["groups/rounds"] for line in rollouts) * 64
-    assert all(line["groups/all_correct"] == line["groups/all_wrong"] == 0 for line in rollouts)
-
+    assert all(line["groups/kept_frac"] * line["groups/rounds"] == pytest.approx(1) for line in rollouts)
+    assert any(line["groups/all_correct"] + line["groups/all_wrong"] > 0 for line in rollouts), "nothing to select from"

@@ -104,7 +104,7 @@ def simulated(rng: np.random.Generator, ability: np.ndarray, samples: int) -> Es
 def write_metrics(run: Path, rng: np.random.Generator, algorithm: str, updates: int) -> None:
     """A learning curve of each kind that the algorithm has."""
     online, tokens = algorithm != "dpo", 0 if algorithm != "dpo" else 61440
-    store.append_jsonl(run / "metrics.jsonl", {"update": 0, "validation/pass@1": 0.21, "tokens/generated": tokens})
+    store.append_jsonl(run / "metrics.jsonl", {"update": 0, "validation/pass@1": 0.21})
     for update in range(1, updates + 1):
         progress = 1 - np.exp(-2.5 * update / 60)
         record: dict[str, Any] = {"update": update, "loss": rng.normal(0, 0.02), "lr": 1e-4, "grad_norm": 0.5}
@@ -217,7 +217,7 @@ def write_run(sweep: Path, algorithm: str, seed: int, *, state: store.State = "f
         "output": {"root": "runs", "sweep": sweep.name},
     }
     store.write_yaml(run / "run.yaml", config)
-    store.write_json(run / "provenance.json", {"commit": "0" * 40, "device": "cpu", "versions": {"torch": "2.13.0"}})
+    store.write_json(run / "provenance.json", {"git_commit": "0" * 40, "git_dirty": False, "device": "cpu"})
     error = None if state == "finished" else "loss is not finite at update 24"
     store.set_status(run, state, attempt=1, error=error)
     write_formula(run, algorithm)

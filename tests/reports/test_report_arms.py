@@ -51,12 +51,12 @@ def test_the_usual_setting_is_not_spelled_out(tmp_path: Path):
 
 
 def test_settings_that_differ_come_first(tmp_path: Path):
-    write(tmp_path, "a", algorithm="grpo", task="t", seed=0, budget={"updates": 60}, optimizer={"lr": 1})
+    write(tmp_path, "a", algorithm="grpo", task="t", seed=0, budget={"updates": 60}, optimizer={"lr": 1}, critic=None)
     write(tmp_path, "b", algorithm="ppo", task="t", seed=0, budget={"updates": 60}, optimizer={"lr": 2})
     (table,) = settings.render(store.read_sweep(tmp_path)).blocks
     assert isinstance(table, Table)
     assert [[cell.text for cell in row] for row in table.rows] == [
-        ["optimizer.lr", "grpo: 1, ppo: 2"],
+        ["optimizer.lr", "1 (grpo); 2 (ppo)"],
         ["budget.updates", "60"],
     ]
     assert table.caption.startswith("1 of 2 settings differ")
@@ -87,6 +87,7 @@ def test_a_readme_is_filled_between_its_markers_and_stays_itself(sweep: Path):
 
 def test_numbers_that_are_not_known_are_not_shown_as_numbers():
     assert [number(value) for value in (None, float("nan"), 0.0)] == ["n/a", "n/a", "0.000"]
+    assert (number(-0.0004, sign=True), number(-0.0004)) == ("+0.000", "0.000")
     assert number(1234.5, 1, sign=True) == "+1,234.5"
     assert to_csv([{"a": 1}, {"b": float("nan"), "a": None}]) == "a,b\n1,\n,\n"
     table = Table("t", "", ("Name", "x"), (cells("long name", "1"), cells("b", Cell("12", ("[3]",)))), ())

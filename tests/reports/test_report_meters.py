@@ -27,9 +27,12 @@ def test_a_running_mean_is_centred_and_shifts_nothing():
 
 
 def test_curves_are_averaged_where_all_of_them_are():
-    mean = average(
-        [Curve(np.array([0.0, 10.0]), np.array([0.0, 10.0])), Curve(np.array([2.0, 8.0]), np.array([4.0, 10.0]))]
+    paired = average(
+        [Curve(np.array([0.0, 4.0, 8.0]), np.zeros(3)), Curve(np.array([0.0, 6.0, 12.0]), np.full(3, 2.0))]
     )
+    np.testing.assert_allclose([paired.x, paired.y], [[0, 5, 8], [1, 1, 1]])
+    long, short = np.array([0.0, 5.0, 10.0]), np.array([2.0, 8.0])
+    mean = average([Curve(long, long), Curve(short, short + 2)])
     assert (mean.x[0], mean.x[-1]) == (2.0, 8.0)
     np.testing.assert_allclose(mean.y, mean.x + 1)
     point = average([Curve(np.array([3.0]), np.array([0.2])), Curve(np.array([5.0]), np.array([0.4]))])
@@ -50,9 +53,18 @@ def test_tokens_are_counted_up_to_the_update_that_recorded_the_metric(tmp_path: 
     np.testing.assert_allclose(curve(run, "entropy", by_tokens=False).x, [1, 2])
     by_tokens = curve(run, "validation/pass@1", by_tokens=True)
     np.testing.assert_allclose([by_tokens.x, by_tokens.y], [[0, 3], [0.1, 0.3]])
-    # Tokens stood still while this was recorded: one point, the last.
-    still = curve(run, "entropy", by_tokens=True)
-    assert (still.x.tolist(), still.y.tolist()) == ([1.0], [1.0])
+
+
+def test_an_algorithm_that_generates_before_training_is_one_point(tmp_path: Path):
+    path = tmp_path / "run"
+    store.set_status(path, "finished", attempt=1)
+    for update, score in ((0, 0.1), (1, 0.2), (2, 0.3)):
+        tokens = {"tokens/generated": 5000} if update else {}
+        store.append_jsonl(path / "metrics.jsonl", {"update": update, "validation/pass@1": score, **tokens})
+    run = store.read_run(path)
+    point = curve(run, "validation/pass@1", by_tokens=True)
+    assert (point.x.tolist(), point.y.tolist()) == ([5.0], [0.3])
+    assert curve(run, "validation/pass@1", by_tokens=False).x.tolist() == [0, 1, 2]
 
 
 def test_what_an_algorithm_does_not_record_is_named(sweep: Path):
@@ -65,7 +77,7 @@ def test_what_an_algorithm_does_not_record_is_named(sweep: Path):
 def test_memory_that_is_not_known_is_not_zero(tmp_path: Path, make_run, sweep: Path):
     page = memory.render(store.read_sweep(sweep))
     peak, phases = rows(page, "memory_peak"), rows(page, "memory_phases")
-    assert (peak["PPO"]["Critic"], peak["GRPO"]["Critic"], peak["PPO"]["Peak"]) == ("9.0", "n/a", "55.0")
+    assert (peak["PPO"]["Critic"], peak["GRPO"]["Critic"], peak["PPO"]["Peak"]) == ("9.00", "n/a", "55.0")
     assert (phases["DPO"]["Rollout"], phases["GRPO"]["GPU allocated"], phases["GRPO"]["GPU reserved"]) == ("n/a",) * 3
     assert float(phases["GRPO"]["Process RSS"]) >= 612
     # One of two runs has no record: the other one speaks for the arm, and the caption says so.
@@ -108,7 +120,7 @@ def test_all_seconds_hold_start_up_metered_updates_and_lost_attempts(tmp_path: P
     shown = rows(page, "throughput_seconds")["n/a"]
     assert (shown["Algorithm"], shown["All"], shown["Rollout"], shown["Pairs"]) == (
         "n/a diverged",
-        "12.0",
-        "9.0",
-        "3.0",
+        "12.00",
+        "9.00",
+        "3.00",
     )

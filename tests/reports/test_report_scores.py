@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from bench import store
@@ -43,8 +44,6 @@ def test_the_change_is_paired_by_problem_and_not_by_position(tmp_path: Path, mak
         set_scores(run, "test", {1: final})
         # The same evaluation with its problems in another order.
         path = run / "eval" / "test.estimates.parquet"
-        import pyarrow.parquet
-
         shuffled = pyarrow.parquet.read_table(path).take([2, 0, 1])
         pyarrow.parquet.write_table(shuffled, path)
     (arm,) = arms_of(store.read_sweep(tmp_path))
@@ -122,6 +121,16 @@ def test_bit_equal_seeds_are_suspicious(tmp_path: Path, make_run, sweep: Path):
     (warning,) = warnings_of(store.read_sweep(tmp_path))
     assert warning.startswith("On chain_sum the metrics of GRPO are bit-equal (seeds 0, 1): the seed had no effect")
     assert not any("bit-equal" in line for line in warnings_of(store.read_sweep(sweep)))
+
+
+def test_runs_of_different_code_are_told_apart(tmp_path: Path, make_run):
+    make_run(tmp_path, "dapo", 0)
+    changed = make_run(tmp_path, "grpo", 0)
+    store.write_json(changed / "provenance.json", {"git_commit": "0" * 40, "git_dirty": True})
+    runs = store.read_sweep(tmp_path)
+    warning = "The runs were made by different code: 0000000000; 0000000000 with uncommitted changes."
+    assert warnings_of(runs) == [warning]
+    assert "2 finished. Made by commit 0000000000;" in overview.render(runs).blocks[0].text
 
 
 def test_damage_and_unequal_seeds_are_reported(tmp_path: Path, make_run):
