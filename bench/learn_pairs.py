@@ -53,9 +53,11 @@ class PairLearner:
 
     @property
     def pairs_per_update(self) -> int:
-        """Two completions a pair, as many completions an update as an online run's."""
+        """Two completions a pair, as many completions an update as an online run's; fewer where too few pairs were found,
+        so that no pair enters one update twice."""
         rollout = self.run.rollout
-        return max(1, rollout.prompts * rollout.group_size // rollout.updates_per_rollout // 2)
+        matched = max(1, rollout.prompts * rollout.group_size // rollout.updates_per_rollout // 2)
+        return min(matched, len(self.pairs))
 
     def prepare(self) -> None:
         """Sample and pair with the policy as it is, which must be the starting policy; take its log-probabilities."""
