@@ -90,10 +90,14 @@ def run(arguments: RunArguments = None) -> None:
     """Train and evaluate one run; started again, it resumes."""
     with _mistakes_on_stderr():
         config = _run_from(arguments or [])
+        from bench.account import account
+        from bench.store import read_run
         from bench.train import execute
 
         directory = Path(config.output.root) / config.output.sweep / config.id
         status = execute(config, directory)
+        for line in account(read_run(directory)):
+            typer.echo(line)
         typer.echo(f"{directory}: {status.state}{f', {status.error}' if status.error else ''}")
         raise typer.Exit(0 if status.state == "finished" else 1)
 

@@ -53,8 +53,8 @@ class PairLearner:
 
     @property
     def pairs_per_update(self) -> int:
-        """Two completions a pair, as many completions an update as an online run's; fewer where too few pairs were found,
-        so that no pair enters one update twice."""
+        """As many completions an update as an online run's, two a pair; fewer where too few pairs were found, so that
+        none enters an update twice."""
         rollout = self.run.rollout
         matched = max(1, rollout.prompts * rollout.group_size // rollout.updates_per_rollout // 2)
         return min(matched, len(self.pairs))

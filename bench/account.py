@@ -1,0 +1,36 @@
+"""A run in a few lines, printed when it ends: what moved, what the test split says, and what not to worry about."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.store import RunRecord
+
+LOSS_NOTE = (
+    "A loss near 0 is normal: with centred advantages and a ratio of 1 it is 0 by construction, whatever is learnt. "
+    "Watch reward/mean, validation/pass@1 and grad_norm instead."
+)
+
+
+def account(run: RunRecord) -> list[str]:
+    """Lines for a reader; nothing is said about what the run did not record."""
+    lines: list[str] = []
+    for name, words in (("reward/mean", "training reward"), ("validation/pass@1", "validation Pass@1")):
+        values = _column(run.metrics, name)
+        if len(values) > 1:
+            (first, before), (last, after) = values[0], values[-1]
+            lines.append(f"{words}: {before:.3f} at update {first}, {after:.3f} at update {last}")
+    test, start = run.estimates("test"), run.estimates("start")
+    if test is not None:
+        k = test.ks[-1]
+        for words, estimated in (("starting model", start), ("final model", test)):
+            if estimated is not None:
+                passes = f"Pass@1 {estimated.pass_at(1).mean():.3f}, " if 1 in estimated.ks else ""
+                largest = f"Pass@{k} {estimated.pass_at(k).mean():.3f}, Maj@{k} {estimated.maj_at(k).mean():.3f}"
+                lines.append(f"test, {words}: {passes}{largest}")
+    if any("ratio/mean" in record for record in run.metrics):
+        lines.append(LOSS_NOTE)
+    return lines
+
+
+def _column(metrics: Sequence[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+    return [(record["update"], record[name]) for record in metrics if isinstance(record.get(name), float)]
