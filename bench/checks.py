@@ -6,6 +6,7 @@ from pathlib import Path
 from algorithms.axes.preference import Preference
 from bench.catalog import nearest
 from bench.config import PretrainedModel, Run, Section, TinyModel, data_files, local_path
+from bench.tracking import uri_mistake
 from tasks.parts.problem import DatasetTask, ProceduralTask, Split
 
 # Prompts are made for the check on the context, so only this many of them.
@@ -88,6 +89,9 @@ def _cadences(run: Run) -> Iterator[str]:
         )
     if run.checkpoint.every == 0:
         yield from _dead(run.checkpoint, "checkpoint", "keep", "checkpoint.every is 0")
+    mistake = uri_mistake(run.tracking_uri)
+    if mistake is not None:
+        yield mistake
     if not run.tracking.enabled:
         yield from _dead(run.tracking, "tracking", "uri", "tracking.enabled is false")
 

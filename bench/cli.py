@@ -134,9 +134,17 @@ def prepare(
         is_sweep = not set(SECTIONS).isdisjoint(read_yaml(path))
         texts = overrides or []
         runs = [trial.run for trial in load_sweep(path, texts).trials] if is_sweep else [load_run(path, texts)]
+        from bench.models import ModelUnavailable
+        from bench.prepare import PreparationFailed
         from bench.prepare import prepare as prepare_
 
-        prepare_(runs)
+        try:
+            prepare_(runs)
+        except ModelUnavailable as error:
+            raise ConfigError([str(error)]) from None
+        except PreparationFailed as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(1) from None
 
 
 @app.command()

@@ -12,7 +12,7 @@ from bench.evaluation import Estimates, read_estimates
 from bench.evaluation.driver import Plan, evaluate, write_evaluation
 from bench.generate import sample
 from bench.loading import load_run
-from bench.models import LanguageModel, load_folder, load_pretrained
+from bench.models import LanguageModel, ModelUnavailable, load_folder, load_pretrained
 from bench.problems import num_problems
 from bench.progress import progress
 from tasks.parts.problem import Task
@@ -92,7 +92,11 @@ def _opened(request: Request) -> tuple[LanguageModel, Task, dict[str, Any], Path
     if local is not None and not local.exists():
         raise ConfigError([f"{request.target}: there is no such run or model folder"])
     home = Path("evaluations") / request.target.strip("./~").replace("/", "_")
-    return load_pretrained(config), _task(request), _chosen(asked, _DEFAULTS), home
+    try:
+        model = load_pretrained(config)
+    except ModelUnavailable as error:
+        raise ConfigError([str(error)]) from error
+    return model, _task(request), _chosen(asked, _DEFAULTS), home
 
 
 def _chosen(asked: dict[str, Any], otherwise: dict[str, Any]) -> dict[str, Any]:

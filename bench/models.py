@@ -27,6 +27,10 @@ transformers.utils.logging.disable_progress_bar()
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
 
 
+class ModelUnavailable(RuntimeError):
+    """A model cannot be loaded; the message names the knob and the reason."""
+
+
 @dataclass(frozen=True)
 class LanguageModel:
     """A causal language model with its tokenizer, and how its prompts are written.
@@ -114,12 +118,19 @@ def create_tiny(config: TinyModel, alphabet: str, seed: int) -> LanguageModel:
 
 
 def load_pretrained(config: PretrainedModel) -> LanguageModel:
-    """Any causal language model of transformers, in float32: by hub name, from a folder, or from a GGUF file in it."""
+    """Any causal language model of transformers, in float32: by hub name, from a folder, or from a GGUF file in it.
+
+    Raises:
+        ModelUnavailable: it is not there, cannot be reached, or is not a causal language model; one line.
+    """
     source = {"revision": config.revision} if config.revision else {}
     if config.gguf_file:
         source["gguf_file"] = config.gguf_file
-    tokenizer = AutoTokenizer.from_pretrained(config.path, **source)
-    network = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32, **source)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(config.path, **source)
+        network = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32, **source)
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"model.path: {config.path} cannot be loaded: {' '.join(str(error).split())}") from error
     if config.gguf_file:
         # The weights are dequantised now; what still says otherwise would keep the model from being saved and loaded.
         delattr(network.config, "quantization_config")

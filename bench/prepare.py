@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from bench.policy import Sequences, completion_logits
 from bench.progress import progress
 from bench.seeding import stream_key
 from bench.store import write_json
-from bench.tracking import prepare_store
+from bench.tracking import TrackingError, prepare_store
 from tasks.parts.problem import ProceduralTask, Task
 
 MARKER = "made.json"
@@ -189,7 +190,10 @@ def start_evaluation(run: Run, start: Start) -> Path:
 def prepare(runs: Sequence[Run]) -> None:
     """Make whatever these runs share, the tracker's experiment first; what is there already is left alone."""
     for uri, sweep in {(run.tracking_uri, run.output.sweep): None for run in runs if run.tracking.enabled}:
-        prepare_store(uri, sweep)
+        try:
+            prepare_store(uri, sweep)
+        except TrackingError as error:
+            print(f"{error}. Runs go on; their files have everything.", file=sys.stderr)
     done: set[str] = set()
     for run in runs:
         key = data_digest({**start_content(run), "evaluation": run.dump()["evaluation"]})

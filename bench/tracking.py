@@ -85,11 +85,9 @@ def prepare_store(uri: str, experiment_name: str) -> str:
     Raises:
         TrackingError: the store cannot be made, reached or used.
     """
-    if not urlparse(uri).scheme or uri.startswith("file:"):
-        raise TrackingError(
-            f"tracking.uri: {uri!r} is a folder, and MLflow keeps runs in a database now: use sqlite:///runs/mlflow.db"
-            f" (runs move with: mlflow migrate-filestore --source {uri} --target sqlite:///runs/mlflow.db)"
-        )
+    mistake = uri_mistake(uri)
+    if mistake is not None:
+        raise TrackingError(mistake)
     database = _database(uri)
     try:
         if database is None:
@@ -102,6 +100,16 @@ def prepare_store(uri: str, experiment_name: str) -> str:
             return _experiment(_connect(uri), experiment_name, location)
     except Exception as error:
         raise TrackingError(f"tracking.uri: MLflow cannot use {_without_password(uri)}: {_one_line(error)}") from error
+
+
+def uri_mistake(uri: str) -> str | None:
+    """What is wrong with a tracking address, before anything is reached; None if nothing is."""
+    if urlparse(uri).scheme and not uri.startswith("file:"):
+        return None
+    return (
+        f"tracking.uri: {uri!r} is a folder, and MLflow keeps runs in a database now: use sqlite:///runs/mlflow.db"
+        f" (runs move with: mlflow migrate-filestore --source {uri} --target sqlite:///runs/mlflow.db)"
+    )
 
 
 def ui_command(uri: str) -> str:

@@ -25,7 +25,7 @@ from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
-from bench.models import Critic, LanguageModel, save_folder
+from bench.models import Critic, LanguageModel, ModelUnavailable, save_folder
 from bench.optimize import Diverged, adamw
 from bench.prepare import PreparationFailed, Start, evaluation_plan, start_evaluation, starting_model
 from bench.progress import progress
@@ -90,7 +90,7 @@ def execute(run: Run, directory: Path) -> store.Status:
         return _end(run, directory, attempt, "finished")
     except Diverged as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
-    except (NothingToLearn, PreparationFailed) as error:
+    except (NothingToLearn, PreparationFailed, ModelUnavailable) as error:
         return _end(run, directory, attempt, "failed", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
         return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
