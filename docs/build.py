@@ -1,0 +1,103 @@
+"""Make the generated parts of the documentation from the run directories of a sweep: `make docs`.
+
+The README's tables and its figure, `docs/metrics.md`, and under `results/` the CSV files behind the tables, so that a
+reader without the runs (and `tests/test_docs.py`) can check every number that is printed.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.glossary import METRICS
+from bench.store import RunRecord, read_sweep, write_bytes, write_text
+from reports import overview, pass_maj, readme, settings
+from reports.parts.figure import Figure, save
+from reports.parts.table import Table, escape_markdown, to_csv
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURE = "pass_maj"
+"""The report's figure that the README shows."""
+
+FAMILIES = {
+    "": "The update",
+    "reward": "Rewards",
+    "groups": "Groups",
+    "len": "Lengths",
+    "adv": "Advantages",
+    "clip": "Clipping",
+    "ratio": "Importance ratio",
+    "kl": "Divergence",
+    "mismatch": "Sampler against trainer",
+    "value": "Critic",
+    "dpo": "Preference pairs",
+    "tokens": "Cost",
+    "completions": "Cost",
+    "validation": "Validation",
+}
+"""Headings of the page on metrics, by what stands before the slash of a metric's name."""
+
+METRICS_PAGE = """\
+# Metrics
+
+<!-- Made by `make docs` from bench/glossary.py; not to be edited. -->
+
+Every line of a run's `metrics.jsonl` is one optimizer step and holds these names and no others; MLflow and the report
+show the same numbers. What is known once a rollout (rewards, groups, lengths, advantages, mismatch, divergence from the
+reference, the critic's explained variance) stands in the line of the rollout's first update. Line 0, where there is
+one, is the starting model. What could not be measured is `null`, never 0.
+
+A loss near 0 is normal: with centred advantages and a ratio of 1 it is 0 by construction, whatever is learnt, while the
+gradient is not 0. Watch `reward/mean`, `validation/pass@1` and `grad_norm`.
+"""
+
+
+def main() -> None:
+    """Entry point: the sweep's folder is the one argument."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python docs/build.py SWEEP, such as runs/quickstart")
+    try:
+        build(Path(sys.argv[1]))
+    except ValueError as error:
+        sys.exit(str(error))
+
+
+def build(sweep: Path, root: Path = ROOT) -> None:
+    """Write the generated parts below `root` from the runs of `sweep`.
+
+    Raises:
+        ValueError: a run has not finished, so its numbers must not be published, or the README has lost a marker.
+    """
+    runs = read_sweep(sweep)
+    unfinished = [f"{run.id} ({run.algorithm}, seed {run.seed}) is {run.status.state}" for run in runs if not done(run)]
+    if unfinished:
+        raise ValueError(f"{sweep}: {'; '.join(unfinished)}")
+    text = (root / "README.md").read_text(encoding="utf-8")
+    write_text(root / "README.md", readme.fill(text, runs))
+    write_text(root / "docs" / "metrics.md", metrics_page())
+    for block in (block for report in (overview, pass_maj, settings) for block in report.render(runs).blocks):
+        if isinstance(block, Table):
+            write_text(root / "results" / sweep.name / f"{block.name}.csv", to_csv(block.records))
+        elif isinstance(block, Figure) and not block.name.startswith(f"{FIGURE}_change"):
+            write_bytes(root / "docs" / "figures" / f"{FIGURE}.png", save(block)["png"])
+
+
+def done(run: RunRecord) -> bool:
+    """Whether the run finished and its final model was evaluated."""
+    return run.status.state == "finished" and run.estimates("test") is not None
+
+
+def metrics_page() -> str:
+    """docs/metrics.md: the glossary by family."""
+    sections: dict[str, list[str]] = {}
+    for name, meaning in METRICS.items():
+        family, slash, _ = name.partition("/")
+        sections.setdefault(FAMILIES[family if slash else ""], []).append(f"| `{name}` | {escape_markdown(meaning)} |")
+    return "\n".join([METRICS_PAGE, *(_section(title, rows) for title, rows in sections.items())])
+
+
+def _section(title: str, rows: Sequence[str]) -> str:
+    return "\n".join([f"## {title}", "", "| Name | Meaning |", "| :-- | :-- |", *rows, ""])
+
+
+if __name__ == "__main__":
+    main()
