@@ -1,5 +1,6 @@
 """What no single knob can get wrong: arithmetic between knobs, files that must be there, knobs that could not act."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,19 +105,32 @@ def _dead(section: Section, path: str, knob: str, why: str) -> Iterator[str]:
 
 
 def _context(run: Run) -> Iterator[str]:
-    if not isinstance(run.model, TinyModel):
+    budget, positions = run.rollout.max_completion_tokens, _positions(run)
+    if positions is None:
         return
     longest = 1
-    if isinstance(run.task, ProceduralTask):
+    if isinstance(run.task, ProceduralTask) and isinstance(run.model, TinyModel):
         # The tokenizer of a tiny model makes one token of each character.
         longest = max(len(run.task.generate("train", index).prompt) for index in range(_PROMPTS_LOOKED_AT))
-    budget, positions = run.rollout.max_completion_tokens, run.model.max_positions
     if longest + budget > positions:
         fix = f"must be at most {positions - longest}, or " if positions > longest else ""
         yield (
             f"rollout.max_completion_tokens: {budget} given, but the model has {positions} positions and a prompt "
-            f"takes {longest}; {fix}model.max_positions must be at least {longest + budget}"
+            f"takes {longest}; {fix}the model must have at least {longest + budget}"
         )
+
+
+def _positions(run: Run) -> int | None:
+    """The model's positions, where they can be told without loading it: not for a hub name or a GGUF file."""
+    if isinstance(run.model, TinyModel):
+        return run.model.max_positions
+    folder = local_path(run.model)
+    if folder is None or run.model.gguf_file is not None or not (folder / "config.json").is_file():
+        return None
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
+    except ValueError:
+        return None  # loading the model will say what is wrong with the file
 
 
 def _model_files(run: Run) -> Iterator[str]:

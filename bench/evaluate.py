@@ -10,7 +10,7 @@ from bench.config import PretrainedModel, local_path
 from bench.dialect import ConfigError
 from bench.evaluation import Estimates, read_estimates
 from bench.evaluation.driver import Plan, evaluate, write_evaluation
-from bench.generate import sample
+from bench.generate import ContextTooSmall, sample
 from bench.loading import load_run
 from bench.models import LanguageModel, ModelUnavailable, load_folder, load_pretrained
 from bench.problems import num_problems
@@ -62,7 +62,10 @@ def evaluate_target(request: Request) -> Answer:
     plan = Plan(split="test", seed=request.seed, purpose="bench evaluate", **values)
     name = f"{task.name}-n{plan.samples}-t{plan.temperature:g}-s{plan.seed}"
     with progress(f"evaluating {request.target}", plan.problems * plan.samples) as advance:
-        evaluated = evaluate(model, task, plan, sample, advance=lambda done: advance(done, ""))
+        try:
+            evaluated = evaluate(model, task, plan, sample, advance=lambda done: advance(done, ""))
+        except ContextTooSmall as error:
+            raise ConfigError([str(error)]) from None
     folder = request.out or home
     about = {"task": {"name": task.name, **task.model_dump(mode="json")}, "model": request.target}
     write_evaluation(folder, name, evaluated, plan, ks, about)

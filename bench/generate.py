@@ -18,8 +18,12 @@ from bench.models import LanguageModel
 from bench.policy import attention_inputs, pad_left
 from bench.seeding import uniforms
 
-_LOGIT_BYTES = 2**28
+_ROW_BYTES = 2**29
 _MOST_ROWS = 512
+
+
+class ContextTooSmall(ValueError):
+    """Prompt and completion do not fit the model; one line with the numbers."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,18 @@ def sample(
     max_tokens: int,
     temperature: float,
 ) -> list[list[Completion]]:
-    """The built-in sampler. Batches are cut at 512 rows or 256 MiB of float64 probabilities, whichever is smaller."""
-    vocabulary = model.network.config.get_text_config().vocab_size
-    rows = max(1, min(_MOST_ROWS, _LOGIT_BYTES // (8 * vocabulary)))
+    """The built-in sampler. Batches are cut at 512 rows or 512 MiB of probabilities, keys and values.
+
+    Raises:
+        ContextTooSmall: the longest prompt and `max_tokens` more do not fit the model's positions.
+    """
+    longest = max(map(len, prompts))
+    if model.context is not None and longest + max_tokens > model.context:
+        raise ContextTooSmall(
+            f"rollout.max_completion_tokens: {max_tokens} given, but the model has {model.context} positions and a "
+            f"prompt takes {longest}; must be at most {max(model.context - longest, 0)}"
+        )
+    rows = max(1, min(_MOST_ROWS, _ROW_BYTES // _bytes_per_row(model, longest + max_tokens)))
     group = len(keys[0])
     flat = [(p, key) for p, own in enumerate(keys) for key in own]
     finished: list[Completion] = []
@@ -68,6 +81,14 @@ def sample(
         part = flat[start : start + rows]
         finished += _sample_batch(model, prompts, part, max_tokens, temperature)
     return [finished[i : i + group] for i in range(0, len(finished), group)]
+
+
+def _bytes_per_row(model: LanguageModel, positions: int) -> int:
+    """What one row takes: two float32 and two float64 vectors over the vocabulary, and its keys and values."""
+    config = model.network.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 24 * config.vocab_size + 2 * 4 * config.num_hidden_layers * heads * head_size * positions
 
 
 @torch.inference_mode()

@@ -18,7 +18,7 @@ from bench.config import Run
 from bench.instruments import Instruments
 from bench.learner import Cast, microbatches
 from bench.optimize import StepMetrics, schedule_factor, take_step
-from bench.policy import Sequences, token_logps, token_values
+from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values
 from bench.rollout import Collected, Group, NothingToLearn, PromptStream, Sampler, sampler_logps, sequences_of
 from bench.seeding import generator
 
@@ -26,10 +26,19 @@ PATIENCE = 10
 """Rollouts without one informative group, from the start, after which a run ends with a sentence that says so."""
 
 
+LARGEST_MISMATCH = 1e-3
+"""Nats; float32 on one machine stays below 1e-4 for every architecture that the sampler can batch."""
+
+
+class EngineMismatch(RuntimeError):
+    """Sampler and trainer disagree about the same model: samples are not from the policy that is trained."""
+
+
 @dataclass(frozen=True)
 class Step:
     """The plan of one optimizer step: its rows and how they are cut; fixed before anything is measured."""
 
+    epoch: int
     rows: list[int]
     parts: list[list[int]]
 
@@ -44,6 +53,13 @@ class OnlineLearner:
         self.sampler, self.instruments = sampler, instruments
         self.stream = PromptStream(run.task, run.seed, run.rollout.prompts)
         self.device = torch.device(run.device)
+
+    @property
+    def _first_pass_is_old(self) -> bool:
+        """With one update a rollout, the update's own pass is the old policy: its ratio is exactly 1, and another pass
+        would only repeat it. A penalty in the reward needs the log-probabilities before, for the advantage."""
+        once = self.updates_per_advance == 1 and self.run.rollout.old_logp == "recomputed"
+        return once and not self.objective.penalty.needs_token_credit
 
     def prepare(self) -> None:
         """Nothing comes before the first rollout."""
@@ -65,10 +81,9 @@ class OnlineLearner:
         with self.instruments.phase("advantage"):
             credit = self.objective.credit(rollout)
         self._check_informative(credit)
-        shared = self._rollout_metrics(collected, sequences, rollout, credit)
         for i, step in enumerate(plan):
             record = self._update(step, sequences, rollout, credit)
-            yield record | (shared if i == 0 else {})
+            yield record | (self._rollout_metrics(collected, rollout, credit) if i == 0 else {})
 
     def _plan(self, collected: Collected, sequences: Sequences) -> list[Step]:
         """Minibatches of whole groups for every epoch, cut into microbatches."""
@@ -81,28 +96,29 @@ class OnlineLearner:
             )
             for own in torch.tensor_split(torch.from_numpy(order), config.updates_per_rollout):
                 rows = [group * size + member for group in own.tolist() for member in range(size)]
-                steps.append(Step(rows, microbatches(rows, sequences.lengths, self.run.optimizer.microbatch_sequences)))
-        return [step for step in steps if step.rows]
+                parts = microbatches(rows, sequences.lengths, self.run.optimizer.microbatch_sequences)
+                steps.append(Step(epoch, rows, parts))
+        # A partial rollout may leave minibatches empty; whatever comes, the budget of updates is not exceeded.
+        return [step for step in steps if step.rows][: self.run.budget.updates - self.cast.progress.update]
 
     def _rollout(self, collected: Collected, sequences: Sequences, plan: Sequence[Step]) -> Rollout:
         """Score the completions with every model the objective reads, in the update's own shapes."""
         config, cast = self.run.rollout, self.cast
-        first_epoch = plan[: config.updates_per_rollout]
-        parts = [part for step in first_epoch for part in step.parts]
+        parts = [part for step in plan if step.epoch == 0 for part in step.parts]
         width = sequences.completion_ids.shape[1]
         sampled = sampler_logps(collected.groups, width).to(self.device)
 
         def scored(score: Any) -> Tensor:
             return self._by_parts(score, sequences, parts)
 
-        with self.instruments.phase("old_logp"):
-            old_logp = sampled
-            if config.old_logp == "recomputed":
-                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature)[0])
+        old_logp = sampled.clone()
+        if config.old_logp == "recomputed" and not self._first_pass_is_old:
+            with self.instruments.phase("old_logp"):
+                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature))
         reference, critic, ref_logp, value = cast.reference, cast.critic, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
-                ref_logp = scored(lambda part: token_logps(reference.network, part, config.temperature)[0])
+                ref_logp = scored(lambda part: token_logps(reference.network, part, config.temperature))
         if critic is not None:
             with self.instruments.phase("values"):
                 value = scored(lambda part: token_values(critic, part))
@@ -133,9 +149,9 @@ class OnlineLearner:
         planned = self.run.budget.updates // self.updates_per_advance
         if not progress.informative and rollouts >= min(PATIENCE, planned):
             raise NothingToLearn(
-                f"no informative group in the first {rollouts} rollouts: every advantage was zero, so no update could "
-                "move the policy. Make the task easier, enlarge rollout.group_size, or give partial credit "
-                "(reward.format)"
+                f"no informative group in the first {rollouts} rollouts: every advantage was zero or unscorable, so no "
+                "update could move the policy. Make the task easier, enlarge rollout.group_size, or give partial "
+                "credit (reward.format)"
             )
 
     def _update(self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit) -> dict[str, Any]:
@@ -147,6 +163,10 @@ class OnlineLearner:
         tokens[rows] = group_tokens(credit.mask[rows], rollout.group[rows])
         factor = schedule_factor(self.run.optimizer, progress.update + 1, self.run.budget.updates)
         record: dict[str, Any] = {"update": progress.update + 1}
+        if not totals.num_tokens:
+            # Nothing could be scored. AdamW would move the weights all the same, by its momentum and its decay.
+            progress.update += 1
+            return record | {"tokens/trained": progress.trained_tokens}
         if cast.critic is not None:
             with self.instruments.phase("critic_update"):
                 record |= self._critic_step(step, sequences, rollout, credit, totals, factor)
@@ -174,7 +194,9 @@ class OnlineLearner:
             rows = torch.tensor(part, device=self.device)
             piece = sequences.rows(part)
             width = piece.completion_ids.shape[1]
-            logp, entropy = token_logps(self.cast.policy.network, piece, self.run.rollout.temperature)
+            logp, entropy = token_logps_and_entropy(self.cast.policy.network, piece, self.run.rollout.temperature)
+            if self._first_pass_is_old:
+                rollout.old_logp[rows, :width] = logp.detach()
             self.instruments.clock.count(padded=len(part) * (piece.prompt_ids.shape[1] + width))
             batch = Batch(
                 logp=logp,
@@ -215,9 +237,7 @@ class OnlineLearner:
         norm = take_step(cast.critic_optimizer, config.lr * factor, config.max_grad_norm)
         return metrics.values() | {"value/grad_norm": norm}
 
-    def _rollout_metrics(
-        self, collected: Collected, sequences: Sequences, rollout: Rollout, credit: Credit
-    ) -> dict[str, float]:
+    def _rollout_metrics(self, collected: Collected, rollout: Rollout, credit: Credit) -> dict[str, float]:
         """What is known once per rollout, for its first update's record; rewards and lengths are before selection."""
         progress = self.cast.progress
         lengths = [len(m.completion.token_ids) for group in collected.sampled for m in group.members]
@@ -226,6 +246,11 @@ class OnlineLearner:
         mask = rollout.mask
         sampled = sampler_logps(collected.groups, mask.shape[1]).to(self.device)
         gap = masked((rollout.old_logp - sampled).abs(), mask)
+        if self.run.device == "cpu" and float(gap.max()) > LARGEST_MISMATCH:
+            raise EngineMismatch(
+                f"model.path: the sampler's and the trainer's log-probabilities differ by up to {float(gap.max()):.2g} "
+                "nats, where float32 allows 1e-3: this model's state does not live in the cache that is batched"
+            )
         advantage = credit.advantage[credit.mask].double()
         metrics = {
             **reward_metrics(collected.sampled),
@@ -233,7 +258,7 @@ class OnlineLearner:
             "groups/rounds": collected.rounds,
             **length_metrics(collected.sampled),
             "adv/mean": float(advantage.mean()),
-            "adv/std": float(advantage.std()),
+            "adv/std": float(advantage.std()) if len(advantage) > 1 else math.nan,
             "mismatch/absdiff_mean": float(gap.sum() / mask.sum()),
             "mismatch/absdiff_max": float(gap.max()),
             "tokens/generated": progress.generated_tokens,

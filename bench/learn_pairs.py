@@ -65,14 +65,23 @@ class PairLearner:
         rounds = self.run.budget.updates // (rollout.updates_per_rollout * rollout.epochs)
         stream = PromptStream(self.run.task, self.run.seed, rollout.prompts)
         groups: list[Group] = []
+        memory = self.instruments.memory
         for index in range(rounds):
+            # Memory is the same in every round, so it is counted in one, whose slower seconds hardly show among all.
+            memory.metering = index == 0 and self.run.meter.every > 0
             groups += self.sampler.groups(self.cast.policy, stream.round(index), index)
+        memory.metering = False
         by_group = [self._pairs_of(group, i) for i, group in enumerate(groups)]
         self.pairs = [pair for pairs in by_group for pair in pairs]
         self._check_pairs(groups)
-        with self.instruments.phase("ref_logp"), torch.no_grad():
-            parts = [self._summed(self.pairs[i : i + self._part]) for i in range(0, len(self.pairs), self._part)]
-            self.reference = torch.cat(parts)
+        parts = [self.pairs[i : i + self._part] for i in range(0, len(self.pairs), self._part)]
+        summed: list[Tensor] = []
+        for i, part in enumerate(parts):
+            memory.metering = i == 0 and self.run.meter.every > 0
+            with self.instruments.phase("ref_logp"), torch.no_grad():
+                summed.append(self._summed(part))
+        memory.metering = False
+        self.reference = torch.cat(summed)
         members = [member for group in groups for member in group.members]
         self.found = {
             "dpo/num_pairs": len(self.pairs),
@@ -129,7 +138,7 @@ class PairLearner:
         prompts = [pair.prompt_ids for pair in pairs] * 2
         sequences = Sequences.of(prompts, [s.completion.token_ids for s in sides], self.cast.policy.pad_id)
         sequences = sequences.to(self.device)
-        logp, _ = token_logps(self.cast.policy.network, sequences, PAIR_TEMPERATURE)
+        logp = token_logps(self.cast.policy.network, sequences, PAIR_TEMPERATURE)
         self.instruments.clock.count(padded=len(sides) * (sequences.prompt_ids.shape[1] + logp.shape[1]))
         return masked(logp, sequences.mask).sum(dim=1).view(2, len(pairs)).T
 

@@ -81,7 +81,8 @@ class PhaseClock:
 def throughput(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rates over the records of `timings.jsonl`, in the form of `throughput.json`.
 
-    Counted are the ordinary updates: update 0 is start-up work, and a metered update is slowed by its meter. What that
+    Counted are the ordinary updates, and update 0 where an objective samples for training before its first step; a
+    metered update is slowed by its meter and left out. What that
     leaves out is stated. The rates on top divide by all seconds of the counted updates except validation, so that a
     fast rollout behind a slow update does not look fast. A phase divides by its own seconds.
 
@@ -90,7 +91,9 @@ def throughput(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         the excluded seconds and their share of all seconds. A rate whose numerator or time is zero is None: the run
         does no such work, or nothing was counted.
     """
-    counted = [record for record in records if record["update"] > 0 and not record["metered"]]
+    counted = [
+        record for record in records if not record["metered"] and (record["update"] > 0 or record["completions"] > 0)
+    ]
     seconds, tokens = _sum(record["seconds"] for record in counted), _sum(record["tokens"] for record in counted)
     everything = sum(_sum(record["seconds"] for record in records).values())
     excluded = everything - sum(seconds.values())

@@ -1,5 +1,6 @@
 """Language models as ordinary Hugging Face checkpoints: made from scratch, or loaded by name, folder or GGUF file."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,10 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
         network = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32, **source)
     except (OSError, ValueError) as error:
         raise ModelUnavailable(f"model.path: {config.path} cannot be loaded: {' '.join(str(error).split())}") from error
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        raise ModelUnavailable(
+            f"model.path: {config.path} keeps no keys and values to sample with, only attention does"
+        )
     if config.gguf_file:
         # The weights are dequantised now; what still says otherwise would keep the model from being saved and loaded.
         delattr(network.config, "quantization_config")
@@ -158,6 +163,8 @@ class Critic(nn.Module):
     def __init__(self, start: PreTrainedModel):
         super().__init__()
         self.trunk = start.base_model
-        self.head = nn.Linear(start.config.get_text_config().hidden_size, 1, bias=False, dtype=torch.float32)
-        nn.init.zeros_(self.head.weight)
+        size = start.config.get_text_config().hidden_size
+        # Not initialised first: that would draw from the process's random generator.
+        self.head = nn.utils.skip_init(nn.Linear, size, 1, bias=False, dtype=torch.float32)
+        self.head.load_state_dict({"weight": torch.zeros(1, size)})
         self.eval()

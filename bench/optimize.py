@@ -29,6 +29,7 @@ def adamw(parameters: Iterable[nn.Parameter], lr: float, config: Optimizer) -> t
 
 def schedule_factor(config: Optimizer, update: int, updates: int) -> float:
     """Multiplier of the learning rate for step `update` of `updates`, the first being 1."""
+    assert 1 <= update <= updates, f"update {update} of {updates}"
     if update <= config.warmup_updates:
         return update / config.warmup_updates
     if config.schedule == "constant":

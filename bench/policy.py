@@ -93,18 +93,30 @@ def completion_logits(network: PreTrainedModel, sequences: Sequences) -> Tensor:
     return output.logits[:, :-1].float()
 
 
-def token_logps(network: PreTrainedModel, sequences: Sequences, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies of softmax(logits / temperature) at each completion token.
+def token_logps(network: PreTrainedModel, sequences: Sequences, temperature: float) -> Tensor:
+    """Log-probability of each completion token under softmax(logits / temperature), float32 (rows, width)."""
+    return _picked(_tempered(network, sequences, temperature), sequences.completion_ids)[0]
 
-    Both float32 (rows, completion width); the first carries the gradient, the second none.
-    """
-    logits = completion_logits(network, sequences) / temperature
-    normaliser = logits.logsumexp(dim=-1)
-    logp = logits.gather(-1, sequences.completion_ids[..., None]).squeeze(-1) - normaliser
+
+def token_logps_and_entropy(
+    network: PreTrainedModel, sequences: Sequences, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The same, and the exact entropy of each distribution, which carries no gradient."""
+    logits = _tempered(network, sequences, temperature)
+    logp, normaliser = _picked(logits, sequences.completion_ids)
     with torch.no_grad():
-        shifted = logits - normaliser[..., None]
-        entropy = -(shifted.exp() * shifted).sum(dim=-1)
+        entropy = torch.special.entr((logits - normaliser[..., None]).exp()).sum(dim=-1)
     return logp, entropy
+
+
+def _tempered(network: PreTrainedModel, sequences: Sequences, temperature: float) -> Tensor:
+    logits = completion_logits(network, sequences)
+    return logits if temperature == 1 else logits / temperature
+
+
+def _picked(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    normaliser = logits.logsumexp(dim=-1)
+    return logits.gather(-1, ids[..., None]).squeeze(-1) - normaliser, normaliser
 
 
 def token_values(critic: Critic, sequences: Sequences) -> Tensor:

@@ -83,7 +83,8 @@ def whole_reward(weights: Reward, task: Task, problem: Problem, text: str, grade
     if grade.correct is None:
         return float("nan")
     verdict = weights.correct if grade.correct else weights.wrong
-    return verdict + (weights.format * task.format_score(problem, text) if weights.format else 0.0)
+    form: float | None = task.format_score(problem, text) if weights.format else 0.0
+    return float("nan") if form is None else verdict + weights.format * form
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class Sampler:
         rollout = self.run.rollout
         prompts = [model.encode_prompt(problem.prompt) for problem in problems]
         keys = [
-            [stream_key(self.run.seed, "rollout", round_index, problem.id, m) for m in range(rollout.group_size)]
-            for problem in problems
+            [stream_key(self.run.seed, "rollout", round_index, i, problem.id, m) for m in range(rollout.group_size)]
+            for i, problem in enumerate(problems)
         ]
         with self.instruments.phase("rollout"):
             completions = self.generate(

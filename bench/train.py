@@ -18,9 +18,9 @@ from bench import checkpoint, store
 from bench.catalog import load_preset
 from bench.config import Run
 from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
-from bench.generate import sample
+from bench.generate import ContextTooSmall, sample
 from bench.instruments import Instruments
-from bench.learn_online import OnlineLearner
+from bench.learn_online import EngineMismatch, OnlineLearner
 from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
 from bench.memory import MemoryMeter
@@ -39,6 +39,8 @@ class Interrupted(BaseException):
 
 
 SECONDS_BETWEEN_MIRRORS = 30.0
+ENDED_BY_A_SENTENCE = (NothingToLearn, PreparationFailed, ModelUnavailable, ContextTooSmall, EngineMismatch)
+"""Failures whose message says what to change; a traceback would add nothing."""
 
 
 @dataclass
@@ -90,7 +92,7 @@ def execute(run: Run, directory: Path) -> store.Status:
         return _end(run, directory, attempt, "finished")
     except Diverged as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
-    except (NothingToLearn, PreparationFailed, ModelUnavailable) as error:
+    except ENDED_BY_A_SENTENCE as error:
         return _end(run, directory, attempt, "failed", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
         return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")

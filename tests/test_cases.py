@@ -118,7 +118,7 @@ def test_obj_03_each_step_is_divided_by_its_own_counts(
         return original(self, batch, totals)
 
     monkeypatch.setattr(PolicyGradient, "loss", recorded)
-    knobs = {"rollout.updates_per_rollout": 2, "optimizer.microbatch_sequences": 2}
+    knobs = {"rollout.updates_per_rollout": 2, "optimizer.microbatch_sequences": 2, "seed": 1}
     _, records = first_rollout(make_run(algorithm, **knobs), tmp_path / "run")
     assert [len(parts) for parts in steps.values()] == [4, 4]
     counted = []
@@ -147,7 +147,7 @@ def test_obj_22_the_end_token_is_trained_and_padding_is_not(make_run: MakeRun) -
     model = create_tiny(run.model, run.task.alphabet, 0)  # type: ignore[arg-type]
     end = model.end_ids[0]
     sequences = Sequences.of([[4, end, 5]] * 2, [[7, 8, end], [7, 8, 9, 3, 4, end]], pad_id=end)
-    logp = token_logps(model.network, sequences, 1.0)[0].detach().requires_grad_()
+    logp = token_logps(model.network, sequences, 1.0).detach().requires_grad_()
     group = torch.zeros(2, dtype=torch.int64)
     batch = Batch(
         logp=logp, old_logp=logp.detach(), ref_logp=None, advantage=torch.ones(2, 6), mask=sequences.mask,
@@ -391,8 +391,8 @@ def test_obj_50_padding_moves_no_position_where_positions_are_absolute() -> None
     prompts = [[4, 5, 6], [7, 8, 9, 10, 11, 12, 13], [3]]
     groups = sample(model, prompts, [[0], [1], [2]], max_tokens=6, temperature=1.0)
     ids = [completion.token_ids for (completion,) in groups]
-    batch, _ = token_logps(model.network, Sequences.of(prompts, ids, 1), 1.0)
+    batch = token_logps(model.network, Sequences.of(prompts, ids, 1), 1.0)
     for row, prompt, own, (completion,) in zip(batch, prompts, ids, groups, strict=True):
-        alone = token_logps(model.network, Sequences.of([prompt], [own], 1), 1.0)[0][0]
+        alone = token_logps(model.network, Sequences.of([prompt], [own], 1), 1.0)[0]
         torch.testing.assert_close(row[: len(own)], alone, atol=1e-5, rtol=0)
         torch.testing.assert_close(alone.detach(), torch.tensor(completion.logps).float(), atol=1e-5, rtol=0)

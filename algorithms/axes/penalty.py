@@ -25,7 +25,8 @@ def kl_estimate(
         return difference
     if estimator == "k2":
         return difference**2 / 2
-    return torch.expm1(-difference) + difference
+    # Held at e^20, so that one token far outside the reference cannot overflow.
+    return torch.expm1((-difference).clamp(max=20)) + difference
 
 
 @knobs

@@ -27,7 +27,7 @@ from bench.seeding import stream_key
 from bench.store import write_bytes, write_json
 from tasks.parts.problem import Problem, Split, Task
 
-_PROBLEMS_AT_ONCE = 8
+_ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ def evaluate(
     problems = load_problems(task, plan.split, 0, plan.problems)
     rows: list[Outcome] = []
     texts: list[dict[str, Any]] = []
-    for start in range(0, len(problems), _PROBLEMS_AT_ONCE):
-        part = problems[start : start + _PROBLEMS_AT_ONCE]
+    at_once = max(1, _ROWS_AT_ONCE // plan.samples)
+    for start in range(0, len(problems), at_once):
+        part = problems[start : start + at_once]
         for problem, own in zip(part, _sampled(model, part, plan, generate), strict=True):
             for i, completion in enumerate(own):
                 text = model.decode(completion.token_ids)

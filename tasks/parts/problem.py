@@ -1,5 +1,6 @@
 """The contract between tasks and the engine: what a problem, a grade and a task are."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +41,14 @@ class Grade:
     """Whether the completion was cut at its token budget, as the sampler says."""
     timed_out: bool = False
     """Whether the grader ran out of time, which counts as wrong."""
+
+    def __post_init__(self) -> None:
+        """A computed verdict may be NaN, which is truthy: it is no verdict, and never a right answer."""
+        if self.correct is not None and not isinstance(self.correct, bool):
+            verdict = float(self.correct)
+            if math.isfinite(verdict) and verdict not in (0.0, 1.0):
+                raise ValueError(f"a verdict is true, false or None, got {self.correct!r}")
+            object.__setattr__(self, "correct", bool(verdict) if math.isfinite(verdict) else None)
 
 
 class Task(

@@ -125,11 +125,11 @@ def test_prompt_and_completion_fit_a_tiny_model() -> None:
     assert _accepted({"model.max_positions": 29})
     assert _mistakes({"model.max_positions": 28}) == [
         "rollout.max_completion_tokens: 20 given, but the model has 28 positions and a prompt takes 9; must be at most "
-        "19, or model.max_positions must be at least 29"
+        "19, or the model must have at least 29"
     ]
     assert _mistakes({"model.max_positions": 9}) == [
         "rollout.max_completion_tokens: 20 given, but the model has 9 positions and a prompt takes 9; "
-        "model.max_positions must be at least 29"
+        "the model must have at least 29"
     ]
 
 

@@ -7,7 +7,7 @@ import torch
 from bench.config import TinyModel
 from bench.generate import sample
 from bench.models import Critic, LanguageModel, create_tiny
-from bench.policy import Sequences, token_logps, token_values
+from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values
 from bench.seeding import stream_key, uniforms
 
 ALPHABET = "0123456789+="
@@ -90,7 +90,8 @@ def test_scored_logps_are_tempered_and_ignore_padding(model: LanguageModel) -> N
     prompts = encoded(model)
     completions = [[5, 6, 1], [7], [8, 9, 3, 4, 1], [6, 6]]
     sequences = Sequences.of(prompts, completions, model.pad_id)
-    logp, entropy = token_logps(model.network, sequences, 0.5)
+    logp, entropy = token_logps_and_entropy(model.network, sequences, 0.5)
+    assert torch.equal(logp, token_logps(model.network, sequences, 0.5))
     for i, (prompt, ids) in enumerate(zip(prompts, completions, strict=True)):
         full = (full_logits(model, prompt + ids) / 0.5).log_softmax(-1)[len(prompt) - 1 : -1]
         picked = full.gather(1, torch.tensor(ids)[:, None])[:, 0]
@@ -107,16 +108,16 @@ def test_obj_28_log_probability_of_logits_2_0_at_temperature_one_half() -> None:
             return type("Output", (), {"logits": logits})
 
     sequences = Sequences.of([[0]], [[0]], 0)
-    assert token_logps(TwoLogits(), sequences, 0.5)[0].item() == pytest.approx(-0.018150, abs=1e-6)
-    assert token_logps(TwoLogits(), sequences, 1.0)[0].item() == pytest.approx(-0.126928, abs=1e-6)
+    assert token_logps(TwoLogits(), sequences, 0.5).item() == pytest.approx(-0.018150, abs=1e-6)
+    assert token_logps(TwoLogits(), sequences, 1.0).item() == pytest.approx(-0.126928, abs=1e-6)
 
 
 def test_rows_cut_padding_and_keep_logps(model: LanguageModel) -> None:
     sequences = Sequences.of(encoded(model), [[5, 6, 1], [7], [8, 9, 3, 4, 1], [6, 6]], model.pad_id)
-    whole, _ = token_logps(model.network, sequences, 1.0)
+    whole = token_logps(model.network, sequences, 1.0)
     some = sequences.rows([0, 2])
     assert some.prompt_ids.shape == (2, 4)
-    part, _ = token_logps(model.network, some, 1.0)
+    part = token_logps(model.network, some, 1.0)
     torch.testing.assert_close(part[1, :5], whole[2, :5], atol=1e-5, rtol=0)
     only = sequences.rows([1])
     assert only.completion_ids.shape == (1, 1)
@@ -129,7 +130,7 @@ def test_obj_22_masks_come_from_lengths_when_pad_is_the_end_token(model: Languag
     same, distinct = (Sequences.of(prompts, completions, pad) for pad in (end, model.pad_id))
     assert same.mask.tolist() == [[True] * 3 + [False] * 3, [True] * 6]
     assert torch.equal(same.mask, distinct.mask)
-    left, right = (token_logps(model.network, s, 1.0)[0].masked_fill(~s.mask, 0) for s in (same, distinct))
+    left, right = (token_logps(model.network, s, 1.0).masked_fill(~s.mask, 0) for s in (same, distinct))
     torch.testing.assert_close(left, right, atol=1e-6, rtol=0)
     full = full_logits(model, prompts[0] + completions[0]).log_softmax(-1)
     assert left[0, 2].item() == pytest.approx(full[4, end].item(), abs=1e-5)
@@ -149,7 +150,7 @@ def test_obj_27_dropout_is_off_everywhere(model: LanguageModel) -> None:
     groups = sample(noisy, prompts, keys(2), max_tokens=6, temperature=1.0)
     flat = [c for own in groups for c in own]
     sequences = Sequences.of([p for p in prompts for _ in range(2)], [c.token_ids for c in flat], noisy.pad_id)
-    first, second = (token_logps(noisy.network, sequences, 1.0)[0] for _ in range(2))
+    first, second = (token_logps(noisy.network, sequences, 1.0) for _ in range(2))
     assert torch.equal(first, second)
     for row, completion in zip(first, flat, strict=True):
         np.testing.assert_allclose(row[: len(completion.logps)].detach(), completion.logps, atol=1e-5)

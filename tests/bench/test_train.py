@@ -244,3 +244,46 @@ def test_completions_are_counted_before_selection(tiny_run: MakeRun, tmp_path: P
     assert rollouts[-1]["completions/generated"] == sum(line["groups/rounds"] for line in rollouts) * 64
     assert all(line["groups/kept_frac"] * line["groups/rounds"] == pytest.approx(1) for line in rollouts)
     assert any(line["groups/all_correct"] + line["groups/all_wrong"] > 0 for line in rollouts), "nothing to select from"
+
+
+def test_a_partial_rollout_does_not_exceed_the_budget(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """Few groups qualify, so minibatches are empty and rollouts give fewer updates; the schedule stays above 0."""
+    knobs = {
+        "objective.selection.on_exhausted": "use_partial", "objective.selection.max_rounds": 1, "rollout.prompts": 4,
+        "rollout.updates_per_rollout": 4, "budget.updates": 8, "optimizer.schedule": "linear", "rollout.group_size": 4,
+    }  # fmt: skip
+    assert execute(tiny_run("dapo", **knobs), tmp_path / "run").state == "finished"
+    updates = lines(tmp_path / "run")[1:]
+    assert [line["update"] for line in updates] == list(range(1, 9))
+    assert all(line["lr"] > 0 for line in updates)
+    assert sum("groups/rounds" in line for line in updates) > 2, "the rollouts were not partial"
+
+
+def test_one_update_a_rollout_needs_no_pass_for_the_old_policy(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """The update's own pass is the old one: ratio exactly 1, the sampler agrees; PPO, whose KL comes first, differs."""
+    once = {"rollout.updates_per_rollout": 1}
+    for algorithm in ("grpo", "ppo"):
+        assert execute(tiny_run(algorithm, **once), tmp_path / algorithm).state == "finished"
+    for line in lines(tmp_path / "grpo")[1:]:
+        assert line["ratio/max"] == line["ratio/mean"] == 1
+        assert line["mismatch/absdiff_max"] < 1e-5
+        assert line["kl/ref_k3"] < 1
+    assert all("old_logp" not in line["seconds"] for line in lines(tmp_path / "grpo", "timings.jsonl"))
+    assert all("old_logp" in line["seconds"] for line in lines(tmp_path / "ppo", "timings.jsonl")[1:])
+
+
+def test_an_unscored_step_moves_nothing(tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grader that can never tell: no weight moves, not even by decay, and the run says that nothing was scorable."""
+    from tasks.chain_sum import ChainSum
+    from tasks.parts.problem import Grade
+
+    unknown = Grade(correct=float("nan"), answer_key=None, method="none", parsed=False, truncated=False)  # type: ignore[arg-type]
+    assert unknown.correct is None
+    run = tiny_run("dr_grpo", **{"optimizer.weight_decay": 0.1})
+    start = tiny_run("dr_grpo")
+    execute(start, tmp_path / "warm")
+    monkeypatch.setattr(ChainSum, "grade", lambda *arguments, **knobs: unknown)
+    status = execute(run, tmp_path / "run")
+    assert status.state == "failed"
+    assert status.error is not None
+    assert "unscorable" in status.error
