@@ -37,3 +37,6 @@ format: install
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info
+
+docs: install ## the generated parts of README.md and docs/, from the quickstart's runs
+	$(BIN)/python docs/build.py runs/quickstart
