@@ -108,7 +108,7 @@ def throughput(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "processed_tokens_per_second": _rate(tokens["prompt"] + tokens["generated"], training),
         "trained_tokens_per_second": _rate(tokens["trained"], training),
         "completions_per_second": _rate(sum(record["completions"] for record in counted), training),
-        "updates_counted": len(counted),
+        "updates_counted": sum(1 for record in counted if record["update"] > 0),
         "updates_excluded": len(records) - len(counted),
         "excluded_seconds": excluded,
         "excluded_share": excluded / everything if everything else None,

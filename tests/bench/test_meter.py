@@ -142,3 +142,15 @@ def test_the_cpu_clock_needs_no_synchronisation():
     with clock.phase("reward"):
         pass
     assert 0 <= clock.take(attempt=1, update=1, metered=False)["seconds"]["reward"] < 1
+
+
+def test_sampling_before_the_first_update_is_charged():
+    """An objective that samples 300 tokens in 3 s, then trains for 1 s: 75 generated tokens a second, one update."""
+    records = [
+        record(0, {"rollout": 3.0}, generated=300, completions=30),
+        record(1, {"policy_update": 1.0}, trained=80),
+    ]
+    rates = throughput(records)
+    assert rates["generated_tokens_per_second"] == 300 / 4
+    assert rates["trained_tokens_per_second"] == 80 / 4
+    assert (rates["updates_counted"], rates["updates_excluded"]) == (1, 0)
