@@ -39,11 +39,15 @@ def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Pa
     partial = directory / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_folder(cast.policy, partial / "policy")
-    _save_optimizer(cast.optimizer, partial / "optimizer.safetensors")
-    if cast.critic is not None and cast.critic_optimizer is not None:
-        save_file(_owned(cast.critic.state_dict()), partial / "critic.safetensors")
-        _save_optimizer(cast.critic_optimizer, partial / "critic_optimizer.safetensors")
+    try:
+        save_folder(cast.policy, partial / "policy")
+        _save_optimizer(cast.optimizer, partial / "optimizer.safetensors")
+        if cast.critic is not None and cast.critic_optimizer is not None:
+            save_file(_owned(cast.critic.state_dict()), partial / "critic.safetensors")
+            _save_optimizer(cast.critic_optimizer, partial / "critic_optimizer.safetensors")
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # half a checkpoint would keep a full disk full
+        raise
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     write_json(final / MARKER, {"format": FORMAT, "progress": asdict(cast.progress), "extra": extra})
@@ -55,14 +59,19 @@ def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Pa
 def complete(directory: Path) -> list[Path]:
     """Whole checkpoints, oldest first by number; folders without a readable marker are passed over."""
     found: list[tuple[int, Path]] = []
-    for folder in directory.glob("step_*"):
+    for folder in directory.glob("step_[0-9]*[0-9]"):
         try:
             marker = json.loads((folder / MARKER).read_text())
         except (OSError, ValueError):
             continue
-        if marker.get("format") == FORMAT:
-            found.append((int(folder.name.removeprefix("step_")), folder))
+        if isinstance(marker, dict) and marker.get("format") == FORMAT and {"progress", "extra"} <= marker.keys():
+            found.append((step_of(folder), folder))
     return [folder for _, folder in sorted(found)]
+
+
+def step_of(folder: Path) -> int:
+    """The update that a checkpoint's folder is named after."""
+    return int(folder.name.removeprefix("step_"))
 
 
 def restore(folder: Path, cast: Cast) -> dict[str, Any]:

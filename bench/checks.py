@@ -197,7 +197,7 @@ def _found(name: str, folder: Path, pattern: str) -> str:
 
 
 def _divisors(number: int) -> list[int]:
-    return [part for part in range(1, number + 1) if number % part == 0]
+    return [part for part in range(1, min(number, 4096) + 1) if number % part == 0]
 
 
 def _multiple(number: int, part: int) -> int:

@@ -95,7 +95,11 @@ def run(arguments: RunArguments = None) -> None:
         from bench.train import execute
 
         directory = Path(config.output.root) / config.output.sweep / config.id
-        status = execute(config, directory)
+        try:
+            with _alone(directory):
+                status = execute(config, directory)
+        except _Busy:
+            raise ConfigError([f"{directory}: another process is running this run"]) from None
         for line in account(read_run(directory)):
             typer.echo(line)
         typer.echo(f"{directory}: {status.state}{f', {status.error}' if status.error else ''}")
@@ -201,6 +205,27 @@ def report(
         typer.echo(f"{built.summary}\n\n{built.paths[0]}")
 
 
+class _Busy(Exception):
+    """Another process holds the run."""
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Hold the run's lock, which the system takes back when the process ends, however it ends."""
+    from filelock import FileLock, Timeout
+
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / "run.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise _Busy from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 @contextmanager
 def _mistakes_on_stderr() -> Iterator[None]:
     """A user's mistake is one line on stderr and exit status 2, not a traceback."""
@@ -209,6 +234,10 @@ def _mistakes_on_stderr() -> Iterator[None]:
     except ConfigError as error:
         for line in error.lines:
             typer.echo(line, err=True)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        typer.echo(f"{error.strerror or error}{where}", err=True)
         raise typer.Exit(2) from None
 
 

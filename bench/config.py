@@ -1,6 +1,7 @@
 """The schema of a run: every knob, its default and its meaning; a `Run` is the one configuration object, frozen."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
@@ -12,6 +13,7 @@ from bench import catalog, fingerprint
 from tasks.parts.problem import DatasetTask, Task
 
 Count = Annotated[int, Field(ge=1)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 PromptFormat = Literal["auto", "chat", "plain"]
@@ -88,7 +90,7 @@ class WarmStart(Section):
     check_samples: Count = 4
     seed: CountOrZero = 0
     """Its own seed, so that runs that differ in theirs start from the same weights."""
-    threads: Count = 2
+    threads: Threads = 2
     """CPU threads of this stage and of the starting model's evaluation, which run before the trials do."""
 
 
@@ -205,6 +207,13 @@ class Output(Section):
     cache: str = "runs/cache"
     """What runs share: warm starts, evaluations of starting models."""
 
+    @field_validator("root", "cache")
+    @classmethod
+    def _home_is_meant(cls, path: str) -> str:
+        if "\0" in path:
+            raise ValueError("must be a path, without a NUL character")
+        return os.path.expanduser(path)  # a shell does not expand it inside key=value
+
     @field_validator("sweep")
     @classmethod
     def _is_a_folder_name(cls, sweep: str) -> str:
@@ -252,7 +261,7 @@ class Run(Section):
     evaluation: Evaluation = Evaluation()
     meter: Meter = Meter()
     checkpoint: Checkpoint = Checkpoint()
-    threads: Count = 1
+    threads: Threads = 1
     """CPU threads of the run; part of its identity, because they change the last bits of a sum."""
     device: Literal["cpu", "cuda"] = "cpu"
     output: Output = Output()

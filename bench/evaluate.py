@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.catalog import load_task_class
+from pydantic import ValidationError
+
+from bench.catalog import UnknownName, load_task_class
 from bench.config import PretrainedModel, local_path
 from bench.dialect import ConfigError
 from bench.evaluation import Estimates, read_estimates
@@ -60,7 +62,8 @@ def evaluate_target(request: Request) -> Answer:
     if available is not None and values["problems"] > available:
         raise ConfigError([f"--problems: {values['problems']} given, the test split has {available}"])
     plan = Plan(split="test", seed=request.seed, purpose="bench evaluate", **values)
-    name = f"{task.name}-n{plan.samples}-t{plan.temperature:g}-s{plan.seed}"
+    size = f"p{plan.problems}-n{plan.samples}-m{plan.max_completion_tokens}"
+    name = f"{task.name}-{size}-t{plan.temperature:g}-s{plan.seed}"
     with progress(f"evaluating {request.target}", plan.problems * plan.samples) as advance:
         try:
             evaluated = evaluate(model, task, plan, sample, advance=lambda done: advance(done, ""))
@@ -77,6 +80,10 @@ def _opened(request: Request) -> tuple[LanguageModel, Task, dict[str, Any], Path
     folder = Path(request.target).expanduser()
     asked = {name: getattr(request, name) for name in _DEFAULTS}
     if (folder / "run.yaml").is_file():
+        if request.gguf_file is not None or request.prompt_format != "auto":
+            raise ConfigError(
+                [f"{request.target}: --gguf-file and --prompt-format are for a bare model, a run has its own"]
+            )
         run = load_run(folder / "run.yaml")
         own = {name: getattr(run.evaluation, name) for name in ("problems", "samples", "temperature")}
         own["max_completion_tokens"] = run.rollout.max_completion_tokens
@@ -84,7 +91,8 @@ def _opened(request: Request) -> tuple[LanguageModel, Task, dict[str, Any], Path
         if not final.is_dir():
             raise ConfigError([f"{request.target}: this run has no final model yet ({final} is not there)"])
         prompt_format = run.model.prompt_format if isinstance(run.model, PretrainedModel) else "plain"
-        task = run.task if request.task in (None, run.task.name) and request.data is None else _task(request)
+        own_task = request.task in (None, run.task.name) and request.data is None
+        task = run.task if own_task else _task(request.task or run.task.name, request.data)
         return load_folder(final, prompt_format), task, _chosen(asked, own), folder / "eval"
     if request.task is None:
         raise ConfigError([f"{request.target}: not a run's folder, so --task must say what to evaluate on"])
@@ -99,14 +107,17 @@ def _opened(request: Request) -> tuple[LanguageModel, Task, dict[str, Any], Path
         model = load_pretrained(config)
     except ModelUnavailable as error:
         raise ConfigError([str(error)]) from error
-    return model, _task(request), _chosen(asked, _DEFAULTS), home
+    return model, _task(request.task, request.data), _chosen(asked, _DEFAULTS), home
 
 
 def _chosen(asked: dict[str, Any], otherwise: dict[str, Any]) -> dict[str, Any]:
     return {name: otherwise[name] if value is None else value for name, value in asked.items()}
 
 
-def _task(request: Request) -> Task:
-    assert request.task is not None, "a task is named by the request or by the run"
-    cls = load_task_class(request.task)
-    return cls.model_validate({} if request.data is None else {"path": request.data})
+def _task(name: str, data: str | None) -> Task:
+    try:
+        return load_task_class(name).model_validate({} if data is None else {"path": data})
+    except UnknownName as error:
+        raise ConfigError([f"--task: {error}"]) from None
+    except ValidationError as error:
+        raise ConfigError([f"--data: {data} given, but {name} reads no data ({error.error_count()} mistake)"]) from None

@@ -22,6 +22,10 @@ _ROW_BYTES = 2**29
 _MOST_ROWS = 512
 
 
+class NotFinite(RuntimeError):
+    """The model's logits are not numbers, so nothing can be drawn from them."""
+
+
 class ContextTooSmall(ValueError):
     """Prompt and completion do not fit the model; one line with the numbers."""
 
@@ -118,6 +122,8 @@ def _sample_batch(
         return output.logits[:, -1].float() / temperature
 
     logits = step(prompt_ids, 0)[repeat]
+    if not bool(logits.isfinite().any(dim=-1).all()) or bool(logits.isnan().any()):
+        raise NotFinite("the model's logits are not finite")
     cache.batch_select_indices(repeat)
     inputs = {name: tensor[repeat] for name, tensor in inputs.items()}
     draws = torch.from_numpy(uniforms([key for _, key in wanted], 0, max_tokens)).to(device)

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from bench.config import PretrainedModel, PromptFormat, TinyModel
+from bench.config import PretrainedModel, PromptFormat, TinyModel, local_path
 from bench.seeding import stream_key
 
 # Loading and saving takes moments here; the suite shows progress where it matters.
@@ -128,10 +128,20 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
     if config.gguf_file:
         source["gguf_file"] = config.gguf_file
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config.path, **source)
-        network = AutoModelForCausalLM.from_pretrained(config.path, dtype=torch.float32, **source)
-    except (OSError, ValueError) as error:
-        raise ModelUnavailable(f"model.path: {config.path} cannot be loaded: {' '.join(str(error).split())}") from error
+        path = local_path(config) or config.path
+        tokenizer = AutoTokenizer.from_pretrained(path, **source)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, output_loading_info=True, **source
+        )
+        network, report = loaded
+    except Exception as error:  # a broken checkpoint can fail in any way of the libraries that read it
+        reason = " ".join(str(error).split())[:500]
+        raise ModelUnavailable(f"model.path: {config.path} cannot be loaded: {reason}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelUnavailable(
+            f"model.path: {config.path} lacks the weights of {', '.join(missing[:3])} and would be random"
+        )
     if "past_key_values" not in inspect.signature(network.forward).parameters:
         raise ModelUnavailable(
             f"model.path: {config.path} keeps no keys and values to sample with, only attention does"
@@ -143,7 +153,10 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
     written = config.prompt_format
     if written == "auto":
         written = "chat" if tokenizer.chat_template else "plain"
-    return LanguageModel(network.eval(), tokenizer, written)
+    model = LanguageModel(network.eval(), tokenizer, written)
+    if not model.end_ids:
+        raise ModelUnavailable(f"model.path: {config.path} has no end token: set eos_token in its tokenizer")
+    return model
 
 
 def load_folder(folder: Path, prompt_format: PromptFormat) -> LanguageModel:

@@ -48,12 +48,23 @@ def cached(cache: Path, kind: str, content: Mapping[str, Any], make: Callable[[P
     folder = cache / kind / data_digest(dict(content))[:12]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(str(folder) + ".lock"):
-        if not (folder / MARKER).exists():
+        if not _is_whole(folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             record = make(folder)
-            write_json(folder / MARKER, {"content": content, **record})
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+            write_json(folder / MARKER, {"content": content, **record, "sizes": sizes})
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the marker is there and readable, and every file is as large as it was when the folder was made."""
+    try:
+        sizes = json.loads((folder / MARKER).read_text())["sizes"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def start_content(run: Run) -> dict[str, Any]:
@@ -72,6 +83,8 @@ def start_content(run: Run) -> dict[str, Any]:
 
 def starting_model(run: Run) -> Start:
     """Load the pretrained model, or the warm-started one, which is made first where the cache does not hold it."""
+    if run.device == "cuda" and not torch.cuda.is_available():
+        raise PreparationFailed("device: cuda given, but torch sees no CUDA device here; use device=cpu")
     if run.warm_start is None:
         return Start(_initial(run, run.seed), {})
     folder = cached(Path(run.output.cache), "warm_start", start_content(run), lambda folder: warm_start(run, folder))
@@ -127,6 +140,8 @@ def _fine_tune(
     sequences = Sequences.of(prompts, solutions, model.pad_id)
     logits, mask = completion_logits(model.network, sequences), sequences.mask
     loss = cross_entropy(logits[mask], sequences.completion_ids[mask], label_smoothing=config.label_smoothing)
+    if not bool(loss.isfinite()):
+        raise PreparationFailed(f"warm_start.lr: {config.lr} given, and the loss is no longer finite: lower it")
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.network.parameters(), 1.0)
     optimizer.step()

@@ -117,7 +117,14 @@ def truncate_jsonl(path: Path, last_update: int) -> None:
     if path.exists():
         lines = [line + b"\n" for line in path.read_bytes().split(b"\n")]
         records = [(line, _parse_line(line)) for line in lines]
-        write_bytes(path, b"".join(line for line, record in records if record and record["update"] <= last_update))
+        write_bytes(
+            path,
+            b"".join(
+                line
+                for line, record in records
+                if record and isinstance(n := record.get("update"), int) and n <= last_update
+            ),
+        )
 
 
 def _finite(value: Any) -> Any:
@@ -161,7 +168,9 @@ def read_status(directory: Path) -> Status:
     if problem is None and value is None:
         return Status("pending")
     if problem is None and isinstance(value, dict) and value.get("state") in get_args(State):
-        return Status(value["state"], int(value.get("attempt") or 0), value.get("error"))
+        return Status(
+            value["state"], value["attempt"] if isinstance(value.get("attempt"), int) else 0, value.get("error")
+        )
     return Status("interrupted", 0, problem or f"{directory / 'status.json'} names no known state")
 
 

@@ -18,7 +18,7 @@ from bench import checkpoint, store
 from bench.catalog import load_preset
 from bench.config import Run
 from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
-from bench.generate import ContextTooSmall, sample
+from bench.generate import ContextTooSmall, NotFinite, sample
 from bench.instruments import Instruments
 from bench.learn_online import EngineMismatch, OnlineLearner
 from bench.learn_pairs import PairLearner
@@ -90,7 +90,7 @@ def execute(run: Run, directory: Path) -> store.Status:
             train(job)
             finish(job)
         return _end(run, directory, attempt, "finished")
-    except Diverged as error:
+    except (Diverged, NotFinite) as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
     except ENDED_BY_A_SENTENCE as error:
         return _end(run, directory, attempt, "failed", str(error))
@@ -98,7 +98,12 @@ def execute(run: Run, directory: Path) -> store.Status:
         return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
     except (Interrupted, KeyboardInterrupt):
         return _end(run, directory, attempt, "interrupted", f"stopped after update {_update_of(job)}")
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        return _end(run, directory, attempt, "failed", f"{error.strerror or error}{where}")
     except Exception as error:
+        if "can't allocate memory" in str(error):
+            return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
         traceback.print_exc()
         return _end(run, directory, attempt, "failed", f"{type(error).__name__}: {error}")
 
@@ -232,6 +237,11 @@ def _save(job: Job) -> None:
 def _resume(job: Job) -> None:
     """Continue from the newest whole checkpoint; metrics beyond it are cut off, for they will be written again."""
     found = checkpoint.complete(job.checkpoints)
+    if found and not _metrics_reach(job.directory / "metrics.jsonl", found[-1]):
+        print(
+            f"{job.directory}: metrics.jsonl lost lines before the checkpoint, so the run starts over", file=sys.stderr
+        )
+        found = []
     if found:
         extra = checkpoint.restore(found[-1], job.learner.cast)
         if extra["best_score"] is not None:  # JSON has no infinity: null is "none yet"
@@ -239,6 +249,12 @@ def _resume(job: Job) -> None:
         store.truncate_jsonl(job.directory / "metrics.jsonl", job.learner.cast.progress.update)
     else:
         store.truncate_jsonl(job.directory / "metrics.jsonl", -1)
+
+
+def _metrics_reach(path: Path, folder: Path) -> bool:
+    """Whether every update up to the checkpoint is in the log, which a power cut or a hand may have cut short."""
+    logged = {record.get("update") for record in store.read_jsonl(path).records}
+    return set(range(1, checkpoint.step_of(folder) + 1)) <= logged
 
 
 def finish(job: Job) -> None:
