@@ -121,9 +121,7 @@ def _sample_batch(
         output = model.network(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **window)
         return output.logits[:, -1].float() / temperature
 
-    logits = step(prompt_ids, 0)[repeat]
-    if not bool(logits.isfinite().any(dim=-1).all()) or bool(logits.isnan().any()):
-        raise NotFinite("the model's logits are not finite")
+    logits = _finite(step(prompt_ids, 0))[repeat]
     cache.batch_select_indices(repeat)
     inputs = {name: tensor[repeat] for name, tensor in inputs.items()}
     draws = torch.from_numpy(uniforms([key for _, key in wanted], 0, max_tokens)).to(device)
@@ -147,6 +145,13 @@ def _sample_batch(
             break
         logits = step(token[:, None], width + t)
     return _completions(tokens, logps, length, terminated)
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """The logits, if something can be drawn from each row: a masked token may be -inf, none may be NaN."""
+    if bool(logits.isnan().any()) or not bool(logits.isfinite().any(dim=-1).all()):
+        raise NotFinite("the model's logits are not finite")
+    return logits
 
 
 def _draw(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
