@@ -55,9 +55,11 @@ def _table(task: str, arms: Sequence[Arm]) -> Table:
         rows.append(cells(arm.label, *(_spread(values, DIGITS.get(name, 0)) for name, values in columns.items())))
         records += [{**arm.keys, "seed": seed, **one} for seed, one in found]
     caption = (
-        "What training consumed; validation and the final evaluation are left out. Dynamic sampling draws more than it "
-        "trains on, a preference objective samples everything before its first update. Seconds are wall time and "
-        "depend on what else the machine did. Small type: lowest and highest seed. Mean over finished seeds "
+        "What training consumed; validation and the final evaluation are left out. Equal updates are not equal "
+        "samples: dynamic sampling draws more than it trains on, and a preference objective samples everything before "
+        "its first update and trains on the pairs it can form. Tokens trained count every pass of a token through the "
+        "loss. Seconds are wall time of all training phases, lost attempts included, and depend on what else the "
+        "machine did. Small type: lowest and highest seed. Mean over finished seeds "
         f"({counted(arms, lambda arm: len(arm.finished))}), no interval."
     )
     return Table(f"budget_{slug(task)}", caption, ("Algorithm", *SPENT.values()), tuple(rows), tuple(records))

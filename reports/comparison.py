@@ -6,11 +6,11 @@ from itertools import combinations
 import numpy as np
 
 from bench.evaluation import Estimates
-from bench.statistics import Interval, align, crossed_interval, paired_difference
+from bench.statistics import PROBLEMS, SEEDS_AND_PROBLEMS, Interval, align, crossed_interval, paired_difference
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
-from reports.parts.page import Block, Page, Text, sections, slug
-from reports.parts.scores import NAMES, Measure, ks_of, protocol, tested, values
+from reports.parts.page import Block, Page, Text, sections, sentences, slug
+from reports.parts.scores import NAMES, Measure, ks_of, new_seeds, protocol, tested, values
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 
 position = 25
@@ -61,10 +61,14 @@ def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
             keys = {"task": task, "first": first.label, "second": second.label, "measure": f"{measure}@{k}"}
             records.append({**keys, **numbers, **estimand})
     verdict = f"Intervals that exclude 0: {'; '.join(apart)}." if apart else "No pair is told apart at this size."
-    labels = sorted({str(record["estimand"]) for record in records if "estimand" in record})
-    caption = (
-        f"First minus second, paired by seed and problem; 95 % interval ({'; '.join(labels)}). {verdict} "
-        f"{len(pairs)} pairs, no correction for several comparisons. {protocol(arms)}"
+    verdict = verdict if any("n" in record for record in records) else "No pair shares seeds and problems."
+    labels = sorted({str(r["estimand"]).replace("new training seeds", new_seeds(arms)) for r in records if "n" in r})
+    few = any(r.get("estimand") == SEEDS_AND_PROBLEMS and r["n"] <= 3 for r in records)
+    caption = sentences(
+        f"First minus second, paired by seed and problem; 95 % interval ({'; '.join(labels) or NOT_AVAILABLE}).",
+        f"{verdict} Pairs: {len(pairs)}, intervals: {len(records)}, no correction for several comparisons.",
+        "With 2 or 3 seeds an interval over seeds can cover less, about 90 %." if few else "",
+        protocol(arms),
     )
     columns = ("Pair", *(f"{NAMES[measure]}@{k}" for measure, k in scores))
     return [Table(f"comparison_{slug(task)}", caption, columns, tuple(rows), tuple(records))]
@@ -78,4 +82,5 @@ def _cell(interval: Interval | None) -> Cell:
     if interval is None:
         return Cell(NOT_AVAILABLE)
     low, high = (number(bound, 3, sign=True) for bound in (interval.low, interval.high))
-    return Cell(number(interval.mean, 3, sign=True), (f"[{low}, {high}]",))
+    label = ("checkpoint-level only",) if interval.estimand == PROBLEMS else ()
+    return Cell(number(interval.mean, 3, sign=True), (f"[{low}, {high}]", *label))

@@ -1,15 +1,14 @@
-"""Learning curves: what each update bought, and what each generated token bought."""
+"""Learning curves: what each update bought, what each generated token bought, and what each second bought."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of, counted
+from reports.parts.curves import SPARSE, Spent, average, curve, seconds_at, window
 from reports.parts.figure import Figure, Style, canvas, legend_below, line_of, styles
 from reports.parts.page import Block, Page, Text, sections, sentences, slug
 
@@ -25,19 +24,20 @@ PANELS = {
     "kl/old_k3": "KL to the old policy (k3)",
     "groups/frac_zero_std": "Groups with equal rewards",
 }
-SPARSE = "validation/pass@1"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One metric over updates, or over thousands of generated tokens; a single point where no token is generated."""
-
-    x: np.ndarray
-    y: np.ndarray
+WORDS: dict[Spent, str] = {
+    "updates": "optimizer updates",
+    "tokens": "generated tokens",
+    "seconds": "seconds of all training phases, without validation",
+}
+LABELS: dict[Spent, str] = {
+    "updates": "Optimizer updates",
+    "tokens": "Generated tokens (thousands)",
+    "seconds": "Training seconds",
+}
 
 
 def render(runs: Sequence[RunRecord]) -> Page:
-    """Curves of each task against updates, then against generated tokens."""
+    """Curves of each task against updates, generated tokens and seconds."""
     arms = arms_of(runs)
     return Page("learning_curves", "Learning curves", sections(arms, partial(_of_task, styles(arms))))
 
@@ -48,52 +48,12 @@ def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list
     if not shown:
         return [Text("No run has recorded a metric yet.")]
     return [
-        Figure(f"learning_{axis}_{slug(task)}", _caption(arms, shown, by), partial(_draw, arms, shown, looks, by))
-        for axis, by in (("updates", False), ("tokens", True))
+        Figure(f"learning_{over}_{slug(task)}", _caption(arms, shown, over), partial(_draw, arms, shown, looks, over))
+        for over in WORDS
     ]
 
 
-def curve(run: RunRecord, metric: str, by_tokens: bool) -> Curve:
-    """A metric of a run, smoothed; tokens are counted up to the update that recorded it."""
-    tokens, spent, x, y = 0.0, set[float](), [], []
-    for record in run.metrics:
-        tokens = record.get("tokens/generated") or tokens
-        spent |= {tokens} if record["update"] else set()
-        if record.get(metric) is not None:
-            x.append(tokens / 1000 if by_tokens else record["update"])
-            y.append(record[metric])
-    smoothed = smooth(np.array(y, float), window(metric, len(y)))
-    last = -1 if by_tokens and len(spent) == 1 else 0  # all tokens were generated before the first update: one point
-    return Curve(np.array(x, float)[last:], smoothed[last:])
-
-
-def window(metric: str, num_points: int) -> int:
-    """Points in the running mean: a twelfth of the curve, made odd; validation is sparse and stays as it is."""
-    return 1 if metric == SPARSE else 2 * (num_points // 24) + 1
-
-
-def smooth(y: np.ndarray, width: int) -> np.ndarray:
-    """Centred running mean over `width` points, over fewer at the ends, so that nothing is shifted."""
-    reach = [min(i, len(y) - 1 - i, width // 2) for i in range(len(y))]
-    return np.array([y[i - r : i + r + 1].mean() for i, r in enumerate(reach)])
-
-
-def average(curves: Sequence[Curve]) -> Curve:
-    """Mean of curves over the stretch of x that all of them cover, at their own points where these pair up."""
-    curves = [one for one in curves if len(one.x)]
-    if not curves:
-        return Curve(np.array([]), np.array([]))
-    low, high = max(one.x[0] for one in curves), min(one.x[-1] for one in curves)
-    if low >= high:
-        ends = np.array([[one.x[-1], one.y[-1]] for one in curves]).mean(axis=0)
-        return Curve(ends[:1], ends[1:])
-    paired = len({len(one.x) for one in curves}) == 1
-    grid = np.mean([one.x for one in curves], axis=0) if paired else np.linspace(low, high, 80)
-    grid = np.unique(np.clip(grid, low, high))
-    return Curve(grid, np.mean([np.interp(grid, one.x, one.y) for one in curves], axis=0))
-
-
-def _draw(arms: Sequence[Arm], shown: Sequence[str], looks: Mapping[str, Style], by_tokens: bool) -> Canvas:
+def _draw(arms: Sequence[Arm], shown: Sequence[str], looks: Mapping[str, Style], over: Spent) -> Canvas:
     columns = min(4, len(shown))
     rows = -(-len(shown) // columns)
     drawn = canvas(2.55 * columns + 0.1, 2.05 * rows + 0.5)
@@ -101,42 +61,46 @@ def _draw(arms: Sequence[Arm], shown: Sequence[str], looks: Mapping[str, Style],
     for axes, metric in zip(grid.flat, shown, strict=False):
         axes.set_title(PANELS[metric])
         for arm in arms:
-            _draw_arm(axes, arm, metric, looks[arm.label], by_tokens)
+            _draw_arm(axes, arm, metric, looks[arm.label], over)
     for axes in list(grid.flat)[len(shown) :]:
         axes.remove()
     for axes in list(grid.flat)[max(0, len(shown) - columns) : len(shown)]:
-        axes.set_xlabel("Generated tokens (thousands)" if by_tokens else "Optimizer updates")
+        axes.set_xlabel(LABELS[over])
     legend_below(drawn, [line_of(looks[arm.label], arm.label) for arm in arms])
     return drawn
 
 
-def _draw_arm(axes: Axes, arm: Arm, metric: str, look: Style, by_tokens: bool) -> None:
+def _draw_arm(axes: Axes, arm: Arm, metric: str, look: Style, over: Spent) -> None:
     """Each seed thin, the mean of the finished ones thick; a cross where a run broke off."""
     for run in arm.runs:
-        one = curve(run, metric, by_tokens)
+        one = curve(run, metric, over)
         if len(one.x) > 1:
             axes.plot(one.x, one.y, color=look.color, linewidth=0.7, alpha=0.4)
         if len(one.x) and run.status.terminal and run.status.state != "finished":
             axes.plot(one.x[-1:], one.y[-1:], color=look.color, marker="x", markersize=6, markeredgewidth=1.6)
-    mean = average([curve(run, metric, by_tokens) for run in arm.finished])
+    mean = average([curve(run, metric, over) for run in arm.finished])
     marked = metric == SPARSE or len(mean.x) == 1
     axes.plot(mean.x, mean.y, color=look.color, linestyle=look.dash, marker=look.marker if marked else "")
 
 
-def _caption(arms: Sequence[Arm], shown: Sequence[str], by_tokens: bool) -> str:
+def _caption(arms: Sequence[Arm], shown: Sequence[str], over: Spent) -> str:
     seeds = counted(arms, lambda arm: len(arm.finished))
-    lengths = [(name, len(curve(run, name, False).y)) for name in shown for arm in arms for run in arm.finished]
+    lengths = [(name, len(curve(run, name, "updates").y)) for name in shown for arm in arms for run in arm.finished]
     widest = max((window(name, length) for name, length in lengths), default=1)
     absent = "; ".join(f"{arm.label} ({_missing(arm, shown)})" for arm in arms if _missing(arm, shown))
-    points = [arm.label for arm in arms if any(len(curve(run, SPARSE, True).x) == 1 for run in arm.runs)]
+    points = [arm.label for arm in arms if any(len(curve(run, SPARSE, "tokens").x) == 1 for run in arm.runs)]
+    untimed = [arm.label for arm in arms if over == "seconds" and not all(seconds_at(run) for run in arm.runs)]
     broken = any(run.status.terminal and run.status.state != "finished" for arm in arms for run in arm.runs)
     return sentences(
-        f"Training over {'generated tokens' if by_tokens else 'optimizer updates'}.",
+        f"Training over {WORDS[over]}.",
+        "Wall time: it depends on the machine, and work lost to an interruption counts." if over == "seconds" else "",
         f"Thick: mean over finished seeds ({seeds}); thin: each seed; no interval is drawn.",
+        "The mean is drawn where all of its seeds are, so it ends with the first of them." if over != "updates" else "",
         f"Running mean over up to {widest} points; validation as recorded." if widest > 1 else "",
-        f"A single point: {', '.join(points)}, generated before training." if by_tokens and points else "",
+        f"A single point: {', '.join(points)}, generated before training." if over == "tokens" and points else "",
         "A cross: a run broke off there." if broken else "",
         f"Not recorded: {absent}." if absent else "",
+        f"Runs without timings are not drawn: {', '.join(untimed)}." if untimed else "",
     )
 
 

@@ -9,7 +9,8 @@ from bench.statistics import Interval
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
 from reports.parts.checks import commits_of, warnings_of
-from reports.parts.page import Block, Notes, Page, Text, sections, slug
+from reports.parts.critic import critic_note
+from reports.parts.page import Block, Notes, Page, Text, sections, sentences, slug
 from reports.parts.scores import (
     ESTIMANDS,
     NAMES,
@@ -17,6 +18,7 @@ from reports.parts.scores import (
     chosen_ks,
     gain,
     ks_of,
+    new_seeds,
     protocol,
     score,
     starts_of,
@@ -89,9 +91,10 @@ def _score_table(task: str, arms: Sequence[Arm]) -> Table:
             records.append({**arm.keys, "measure": f"{measure}@{k}", **facts, **counts})
     columns = ("Algorithm", "Seeds", *(f"{NAMES[measure]}@{k}" for measure, k in measures))
     caption = (
-        "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds (these problems, new training "
-        f"seeds), cut at 0 and 1. Only finished runs enter a mean; Seeds says how many of how many. {protocol(arms)}"
+        "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds (these problems, "
+        f"{new_seeds(arms)}), cut at 0 and 1. Only finished runs enter a mean; Seeds says how many of how many."
     )
+    caption = sentences(caption, critic_note(arms), protocol(arms))
     return Table(f"results_{slug(task)}", caption, columns, tuple(rows), tuple(records))
 
 
@@ -125,7 +128,7 @@ def _gain_table(task: str, arms: Sequence[Arm]) -> Table:
     columns = ("Algorithm", *(f"Change in {NAMES[measure]}@{k}" for measure, k in measures))
     caption = (
         "Final minus starting model, paired by problem. First bracket: 95 % interval over problems (these checkpoints, "
-        "new problems). Second: 95 % interval over seeds and problems (new training seeds, new problems), which one "
+        f"new problems). Second: 95 % interval over seeds and problems ({new_seeds(arms)}, new problems), which one "
         f"seed cannot give. No correction for several comparisons. {protocol(arms)}"
     )
     return Table(f"change_{slug(task)}", caption, columns, tuple(rows), tuple(records))

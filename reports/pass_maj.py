@@ -13,7 +13,7 @@ from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
 from reports.parts.figure import START, Figure, Style, canvas, empty, legend_below, line_of, log2_axis, styles
 from reports.parts.page import Block, Page, Text, sections, slug
-from reports.parts.scores import NAMES, Measure, gain, ks_of, protocol, score, starts_of, tested, values
+from reports.parts.scores import NAMES, Measure, gain, ks_of, new_seeds, protocol, score, starts_of, tested, values
 from reports.parts.table import Table, cells, number
 
 position = 20
@@ -34,7 +34,7 @@ def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list
         return [Text("No evaluation yet.")]
     levels = (
         "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
-        "thin: each seed; band: 95 % t interval over seeds (these problems, new training seeds) where there are at "
+        f"thin: each seed; band: 95 % t interval over seeds (these problems, {new_seeds(arms)}) where there are at "
         f"least two, cut at 0, 1 and the frame. {protocol(arms)}"
     )
     changes = (
@@ -69,7 +69,7 @@ def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Sty
         axes.remove()
     evaluated = [*starts_of(arms).values(), *(test for arm in arms for _, test in tested(arm))]
     highest = max(float(np.nanmax([values(one, "pass", k).mean() for k in ks])) for one in evaluated)
-    grid[0, 0].set_ylim(0, min(1.03, 1.08 * highest))
+    grid[0, 0].set_ylim(0, min(1.03, 1.08 * highest) or 1)
     for axes in grid[:, 0]:
         axes.set_ylabel("Accuracy on test")
     entries = [Style("#000000", dash, "") for dash in DASH.values()]

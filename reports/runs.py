@@ -23,6 +23,7 @@ RATES = {
     "truncated_rate": "Truncated",
     "timed_out_rate": "Grader timed out",
     "unscorable_rate": "Unscorable",
+    "tied_rate": "Tied at largest K",
 }
 
 
@@ -38,7 +39,7 @@ def _evaluation_table(task: str, arms: Sequence[Arm]) -> Table:
     records = []
     for arm in arms:
         for name in ("start", "test"):
-            for run, card in [(run, run.manifest(name)) for run in arm.runs]:
+            for run, card in [(run, _card(run.manifest(name))) for run in arm.runs]:
                 if card:
                     cards.setdefault("Starting model" if name == "start" else arm.label, []).append(card)
                     facts = {key: card.get(key) for key in ("split", *CARD, *RATES)}
@@ -52,9 +53,16 @@ def _evaluation_table(task: str, arms: Sequence[Arm]) -> Table:
     caption = (
         f"Evaluations on the test split of {task} and how their answers ended: shares of all samples, mean over "
         "evaluations, no interval. An answer that was not found, one cut by the token limit and a wrong one are three "
-        "different things."
+        "different things. Tied: votes over the largest K answers in which the correct answer shares the first place; "
+        "there the rule for ties decides Maj@K."
     )
     return Table(f"evaluations_{slug(task)}", caption, columns, tuple(rows), tuple(records))
+
+
+def _card(manifest: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The manifest of an evaluation with its tie rate at the largest K; empty where there is none."""
+    rates: Mapping[str, float] = (manifest or {}).get("tie_rate") or {}
+    return {**(manifest or {}), "tied_rate": rates[max(rates, key=int)]} if rates else manifest or {}
 
 
 def _run_table(runs: Sequence[RunRecord]) -> Table:

@@ -80,6 +80,13 @@ def gain(arm: Arm, measure: Measure, k: int) -> dict[str, Interval]:
     return intervals | ({"crossed": crossed_interval(test - start)} if len(pairs) > 1 else {})
 
 
+def new_seeds(arms: Sequence[Arm]) -> str:
+    """What an interval over seeds generalises to: seeds of one starting model say nothing about another one."""
+    starts = {(run.provenance or {}).get("start_weights_sha256") for arm in arms for run, _ in tested(arm)}
+    same = len(starts) == 1 and None not in starts
+    return f"new training seeds{' from the same starting weights' if same else ''}"
+
+
 def protocol(arms: Sequence[Arm]) -> str:
     """What stands behind the scores: problems, samples, seeds, the vote rules, and a warning where samples are few."""
     found = [e for arm in arms for run in arm.runs for e in (run.estimates("start"), run.estimates("test")) if e]

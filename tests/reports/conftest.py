@@ -66,6 +66,7 @@ def write_evaluation(run: Path, name: str, estimated: Estimates) -> None:
         "truncated_rate": 0.02,
         "timed_out_rate": 0.0,
         "unscorable_rate": 0.0,
+        "tie_rate": {str(k): float(estimated.tied_at(k).mean()) for k in estimated.ks},
         "model": name,
     }
     store.write_json(run / "eval" / f"{name}.json", manifest)

@@ -34,7 +34,7 @@ def test_the_page_needs_no_other_file_and_no_network(built: Path):
     page = (built / "index.html").read_text()
     assert re.findall(r"<(?:script|link|iframe)", page) == []
     assert {source.split(",")[0] for source in re.findall(r'src="([^"]*)', page)} == {"data:image/svg+xml;base64"}
-    assert len(re.findall("<img", page)) == len(list((built / "figures").glob("*.svg"))) == 6
+    assert len(re.findall("<img", page)) == len(list((built / "figures").glob("*.svg"))) == 7
     assert str(built) not in page
     for link in re.findall(r'href="([^"#]+)"', page):
         assert (built / link).is_file()
@@ -85,6 +85,16 @@ def test_no_text_of_a_figure_is_clipped_or_covers_another(sweep: Path):
                 assert canvas.bbox.y0 <= box.y0 <= box.y1 <= canvas.bbox.y1, (figure.name, text)
             pairs = [(a, b) for a in texts for b in texts if a is not b and boxes[a].overlaps(boxes[b])]
             assert pairs == [], figure.name
+
+
+def test_a_model_that_solves_nothing_has_a_figure(tmp_path: Path, make_run, set_scores):
+    """Its axis has a height all the same: without one the plot warns, and a warning is an error here."""
+    run = make_run(tmp_path, "grpo", 0)
+    for name in ("start", "test"):
+        set_scores(run, name, {1: [0.0, 0.0]})
+    figure = pass_maj.render(store.read_sweep(tmp_path)).blocks[0]
+    assert isinstance(figure, Figure)
+    assert save(figure)["svg"]
 
 
 def test_a_sweep_that_has_only_begun_has_a_report(tmp_path: Path):

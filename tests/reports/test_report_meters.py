@@ -8,8 +8,8 @@ import pytest
 
 from bench import store
 from reports import learning_curves, memory, throughput
-from reports.learning_curves import Curve, average, curve, smooth, window
 from reports.parts.arms import arms_of
+from reports.parts.curves import Curve, average, curve, smooth, window
 from reports.parts.table import Table
 
 
@@ -50,8 +50,8 @@ def test_tokens_are_counted_up_to_the_update_that_recorded_the_metric(tmp_path: 
     ):
         store.append_jsonl(path / "metrics.jsonl", record)
     run = store.read_run(path)
-    np.testing.assert_allclose(curve(run, "entropy", by_tokens=False).x, [1, 2])
-    by_tokens = curve(run, "validation/pass@1", by_tokens=True)
+    np.testing.assert_allclose(curve(run, "entropy", "updates").x, [1, 2])
+    by_tokens = curve(run, "validation/pass@1", "tokens")
     np.testing.assert_allclose([by_tokens.x, by_tokens.y], [[0, 3], [0.1, 0.3]])
 
 
@@ -62,9 +62,27 @@ def test_an_algorithm_that_generates_before_training_is_one_point(tmp_path: Path
         tokens = {"tokens/generated": 5000} if update else {}
         store.append_jsonl(path / "metrics.jsonl", {"update": update, "validation/pass@1": score, **tokens})
     run = store.read_run(path)
-    point = curve(run, "validation/pass@1", by_tokens=True)
+    point = curve(run, "validation/pass@1", "tokens")
     assert (point.x.tolist(), point.y.tolist()) == ([5.0], [0.3])
-    assert curve(run, "validation/pass@1", by_tokens=False).x.tolist() == [0, 1, 2]
+    assert curve(run, "validation/pass@1", "updates").x.tolist() == [0, 1, 2]
+
+
+def test_seconds_leave_validation_out_and_count_lost_work(tmp_path: Path):
+    """Pairs before the first update, an attempt that lost update 2, and a second start."""
+    path = tmp_path / "run"
+    store.set_status(path, "finished", attempt=2)
+    for update in (0, 1, 2):
+        store.append_jsonl(path / "metrics.jsonl", {"update": update, "validation/pass@1": update / 10})
+    for update, seconds in ((0, 4.0), (1, 1.0), (2, 2.0), (0, 0.5), (2, 3.0)):
+        record = {"update": update, "seconds": {"policy_update": seconds, "validation": 100.0}}
+        store.append_jsonl(path / "timings.jsonl", record)
+    one = curve(store.read_run(path), "validation/pass@1", "seconds")
+    np.testing.assert_allclose([one.x, one.y], [[4.0, 5.0, 10.5], [0.0, 0.1, 0.2]])
+    (path / "timings.jsonl").unlink()
+    run = store.read_run(path)
+    assert len(curve(run, "validation/pass@1", "seconds").x) == 0
+    captions = [block.caption for block in learning_curves.render([run]).blocks]
+    assert ["Runs without timings are not drawn: n/a." in caption for caption in captions] == [False, False, True]
 
 
 def test_what_an_algorithm_does_not_record_is_named(sweep: Path):
@@ -72,6 +90,7 @@ def test_what_an_algorithm_does_not_record_is_named(sweep: Path):
     assert all("DPO (all but Validation Pass@1)" in caption for caption in captions)
     assert all("A cross: a run broke off there." in caption for caption in captions)
     assert "A single point: DPO, generated before training." in captions[1]
+    assert ["it ends with the first of them" in caption for caption in captions] == [False, True, True]
 
 
 def test_memory_that_is_not_known_is_not_zero(tmp_path: Path, make_run, sweep: Path):
