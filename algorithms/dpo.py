@@ -13,7 +13,7 @@ objective = Preference(
 sources = {
     "loss_function": "2305.18290, Eq. 7",
     "loss_function.beta": "2305.18290, appendix B: 0.1",
-    "pairing": "2404.19733, section 2 and footnote 1",
+    "pairing": "2404.19733, section 2 and its footnote on pairs",
     "pairing.max_pairs_per_prompt": "2404.19733 uses 10; 8 of 16 samples match an online run's gradient tokens",
     "pairing.require_termination": "our choice: a truncated reject teaches ending, not being right",
 }

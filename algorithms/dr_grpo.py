@@ -4,7 +4,7 @@ Liu et al. 2025, arXiv:2503.20783.
 Deviations: none; the constant length is the run's completion budget, as in the authors' code.
 """
 
-from algorithms.axes.advantage import GroupCentred
+from algorithms.axes.baseline import GroupCentred
 from algorithms.axes.penalty import NoPenalty
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.reduction import ConstantLength

@@ -5,7 +5,7 @@ Deviations: none. The paper gives neither the clip, nor the standard deviation's
 to it: 0.2 is PPO's, ddof 1 is torch's and 1e-4 is TRL's.
 """
 
-from algorithms.axes.advantage import GroupStandardised
+from algorithms.axes.baseline import GroupStandardised
 from algorithms.axes.penalty import LossKL
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.reduction import SequenceMean
@@ -19,7 +19,7 @@ objective = PolicyGradient(
     selection=KeepAll(),
     advantage=GroupStandardised(ddof=1, epsilon=1e-4),
     surrogate=Clip(low=0.2, high=0.2),
-    penalty=LossKL(coefficient=0.04, estimator="k3"),
+    penalty=LossKL(coefficient=0.04, estimator="k3", weight="none"),
     reduction=SequenceMean(),
     value=NoCritic(),
 )
@@ -35,6 +35,7 @@ sources = {
     "penalty": "2402.03300, Eq. 3",
     "penalty.coefficient": "2402.03300, section 4.2: beta = 0.04",
     "penalty.estimator": "2402.03300, Eq. 4",
+    "penalty.weight": "2402.03300, Eq. 3: none",
     "reduction": "2402.03300, Eq. 3: 1/G sum 1/|o_i| sum",
     "value": "2402.03300, section 4.1: no value model",
 }

@@ -5,10 +5,10 @@ Deviations: lambda is 1, not .95, because a verifier's reward comes once at the 
 of its own with its own optimizer, so Eq. 9's joint loss has no c_1; no entropy bonus and no pretraining gradient.
 """
 
-from algorithms.axes.advantage import GAE
 from algorithms.axes.penalty import RewardKL
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.reduction import TokenMean
+from algorithms.axes.returns import GAE
 from algorithms.axes.selection import KeepAll
 from algorithms.axes.shaping import NoShaping
 from algorithms.axes.surrogate import Clip

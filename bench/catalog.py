@@ -48,10 +48,13 @@ class Preset:
     """From an axis ("surrogate") or one of its knobs ("surrogate.high") to its citation."""
 
     def source(self, knob: str) -> str:
-        """The citation of a dotted knob of the objective: its own, else that of the axis it belongs to."""
+        """The citation of a dotted knob of the objective: its own, else that of the axis it belongs to.
+
+        An axis that the algorithm's file does not name is off.
+        """
         while knob not in self.sources and "." in knob:
             knob = knob.rpartition(".")[0]
-        return self.sources.get(knob, "")
+        return self.sources.get(knob, "" if knob == "kind" else "off: the algorithm does not have it")
 
 
 def entries(kind: Kind) -> list[Entry]:

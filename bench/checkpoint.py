@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ConfigDict, TypeAdapter
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bench.learner import Cast, Progress
 from bench.models import LanguageModel, save_folder
+from bench.rollout import Group
 from bench.store import write_json
 
 MARKER = "complete.json"
+CARRIED = "carried.json"
 FORMAT = 1
+# A reward or log-probability may be NaN, which JSON has no number for.
+_GROUPS = TypeAdapter(list[Group], config=ConfigDict(ser_json_inf_nan="strings"))
 
 
 def weights_digest(network: nn.Module) -> str:
@@ -45,6 +50,8 @@ def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Pa
         if cast.critic is not None and cast.critic_optimizer is not None:
             save_file(_owned(cast.critic.state_dict()), partial / "critic.safetensors")
             _save_optimizer(cast.critic_optimizer, partial / "critic_optimizer.safetensors")
+        if cast.carried:
+            (partial / CARRIED).write_bytes(_GROUPS.dump_json(cast.carried))
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # half a checkpoint would keep a full disk full
         raise
@@ -81,6 +88,8 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
     if cast.critic is not None and cast.critic_optimizer is not None:
         cast.critic.load_state_dict(load_file(folder / "critic.safetensors"))
         _load_optimizer(cast.critic_optimizer, folder / "critic_optimizer.safetensors")
+    carried = folder / CARRIED
+    cast.carried[:] = _GROUPS.validate_json(carried.read_bytes()) if carried.exists() else []
     marker = json.loads((folder / MARKER).read_text())
     for name, value in asdict(Progress(**marker["progress"])).items():
         setattr(cast.progress, name, value)

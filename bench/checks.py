@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from algorithms.axes.preference import Preference
+from algorithms.axes.imitation import Imitation
 from bench.catalog import nearest
-from bench.config import PretrainedModel, Run, Section, TinyModel, data_files, local_path
+from bench.checks_objective import dead_knob, objective_mistakes
+from bench.config import PretrainedModel, Run, TinyModel, data_files, local_path
 from bench.tracking import uri_mistake
 from tasks.parts.problem import DatasetTask, ProceduralTask, Split
 
@@ -17,17 +18,9 @@ _PROMPTS_LOOKED_AT = 64
 def check(run: Run) -> list[str]:
     """One line for each mistake: dotted path, value given, what would be right. Loads no model and needs no network."""
     missing = [*_model_files(run), *_data_files(run)]
-    parts = (_groups, _minibatches, _evaluation, _reward, _critic, _preference, _cadences, _context)
+    parts = (_minibatches, _evaluation, _reward, _critic, objective_mistakes, _cadences, _context)
     lines = [*missing, *(line for part in parts for line in part(run))]
-    return lines if missing else [*lines, *_data_size(run)]
-
-
-def _groups(run: Run) -> Iterator[str]:
-    if run.objective.needs.groups and run.rollout.group_size < 2:
-        yield (
-            f"rollout.group_size: {run.rollout.group_size} given, {run.algorithm} compares completions of one prompt, "
-            "so it needs at least 2, such as 8"
-        )
+    return lines if missing else [*lines, *_data_size(run), *_solutions(run)]
 
 
 def _minibatches(run: Run) -> Iterator[str]:
@@ -53,7 +46,7 @@ def _minibatches(run: Run) -> Iterator[str]:
 
 
 def _evaluation(run: Run) -> Iterator[str]:
-    largest = run.evaluation.ks[-1]
+    largest = run.evaluation.all_ks[-1]
     if largest > run.evaluation.samples:
         yield (
             f"evaluation.ks: {largest} given, must be at most evaluation.samples = {run.evaluation.samples}, because "
@@ -71,37 +64,29 @@ def _critic(run: Run) -> Iterator[str]:
         yield f"critic: missing, but {run.algorithm} trains one; give its learning rate, such as critic.lr=1e-5"
     if run.critic is not None and not run.objective.needs.critic:
         yield f"critic: given, but {run.algorithm} has no critic, so it could not act; leave it out"
-
-
-def _preference(run: Run) -> Iterator[str]:
-    if isinstance(run.objective, Preference):
-        # updates_per_rollout and epochs act: they set how many completions an online run would sample in this budget.
-        yield from _dead(run.rollout, "rollout", "old_logp", f"{run.algorithm} has no importance ratio")
+    if run.critic is not None and run.critic.warmup_updates >= run.budget.updates:
+        yield (
+            f"critic.warmup_updates: {run.critic.warmup_updates} given, must be below budget.updates = "
+            f"{run.budget.updates}, or the policy is never trained"
+        )
 
 
 def _cadences(run: Run) -> Iterator[str]:
     if run.validation.every == 0:
         for knob in ("problems", "samples", "select"):
-            yield from _dead(run.validation, "validation", knob, "validation.every is 0")
+            yield from dead_knob(run.validation, "validation", knob, "validation.every is 0")
     elif run.validation.select == "validation" and run.validation.every > run.budget.updates:
         yield (
             f"validation.every: {run.validation.every} given, must be at most budget.updates = {run.budget.updates}, "
             "or there is nothing to select from"
         )
     if run.checkpoint.every == 0:
-        yield from _dead(run.checkpoint, "checkpoint", "keep", "checkpoint.every is 0")
+        yield from dead_knob(run.checkpoint, "checkpoint", "keep", "checkpoint.every is 0")
     mistake = uri_mistake(run.tracking_uri)
     if mistake is not None:
         yield mistake
     if not run.tracking.enabled:
-        yield from _dead(run.tracking, "tracking", "uri", "tracking.enabled is false")
-
-
-def _dead(section: Section, path: str, knob: str, why: str) -> Iterator[str]:
-    """A line if a knob that cannot act was moved from its default."""
-    value, default = getattr(section, knob), type(section).model_fields[knob].default
-    if value != default:
-        yield f"{path}.{knob}: {value} given, but {why}, so it could not act; leave it out"
+        yield from dead_knob(run.tracking, "tracking", "uri", "tracking.enabled is false")
 
 
 def _context(run: Run) -> Iterator[str]:
@@ -188,6 +173,26 @@ def _data_size(run: Run) -> Iterator[str]:
         if there is not None and count > there:
             outcome = ", so 0 updates would run" if split == "train" else ""
             yield f"{path}: {count} given, but the {split} split has {there} problems{outcome}; must be at most {there}"
+
+
+def _solutions(run: Run) -> Iterator[str]:
+    """A line if an objective learns from worked solutions and the task's first problems have none."""
+    samples = not isinstance(run.objective, Imitation) or run.objective.source.samples
+    if samples or (isinstance(run.task, DatasetTask) and run.task.path is None):
+        return
+    from bench.problems import load_problems, num_problems
+
+    try:
+        count = num_problems(run.task, "train")
+        looked_at = min(_PROMPTS_LOOKED_AT, _PROMPTS_LOOKED_AT if count is None else count)
+        problems = load_problems(run.task, "train", 0, looked_at)
+    except ValueError:
+        return  # said already, by the check on the data's size
+    if not any(problem.solution for problem in problems):
+        yield (
+            f"objective.source.kind: gold_solutions given, but {run.task.name} has no worked solutions; give another "
+            "task, or objective.source.kind=accepted_samples, which learns from the model's own correct samples"
+        )
 
 
 def _found(name: str, folder: Path, pattern: str) -> str:

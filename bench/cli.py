@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bench import catalog
+from bench.console import columns as _columns
+from bench.console import print_table as _print_table
 from bench.dialect import ConfigError, to_yaml
 
 if TYPE_CHECKING:
@@ -188,6 +190,38 @@ def evaluate(
 
 
 @app.command()
+def gradients(
+    path: Annotated[Path, typer.Argument(metavar="SPEC_OR_RUN.YAML")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Knobs of every run; algorithm=a,b,c.")
+    ] = None,
+    along: Annotated[Path | None, typer.Option(metavar="RUN", help="Measure at this run's checkpoints too.")] = None,
+    drift: Annotated[list[int] | None, typer.Option(min=0, help="Steps before measuring; may be repeated.")] = None,
+    drift_by: Annotated[str | None, typer.Option(help="Objective that takes the steps; by default the first.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers there.")] = None,
+) -> None:
+    """Compare the gradients of several objectives on one frozen rollout: norm, direction, signal to noise."""
+    with _mistakes_on_stderr():
+        from bench.contenders import contenders_of
+        from sweeps.grid import SECTIONS, load_sweep
+
+        contenders = contenders_of(path, overrides or [], SECTIONS, lambda *sweep: load_sweep(*sweep).trials)
+        from bench.gradients import compare, record
+        from bench.store import write_json
+
+        points = []
+        for point in compare(contenders, along=along, drifts=drift or [0], drift_by=drift_by):
+            typer.echo("\n" * bool(points) + point.heading)
+            for header, rows in point.tables():
+                typer.echo()
+                _print_table(header, rows)
+            typer.echo("".join(f"\nskipped: {line}" for line in point.skipped()), nl=bool(point.skipped()))
+            points.append(point)
+        if json is not None:
+            write_json(json, record(contenders, points))
+
+
+@app.command()
 def report(
     sweep_dir: Annotated[Path, typer.Argument(metavar="SWEEP", help="Folder of run folders.")],
     out: Annotated[Path | None, typer.Option(help="Where the report goes; beside the runs by default.")] = None,
@@ -203,6 +237,31 @@ def report(
         except OSError as error:
             raise ConfigError([error.strerror or str(error)]) from None
         typer.echo(f"{built.summary}\n\n{built.paths[0]}")
+
+
+@app.command()
+def conformance(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PACKAGE.MODULE:FUNCTION]", help="A loss, or trl, or a preset; by default all presets."
+        ),
+    ] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results there.")] = None,
+) -> None:
+    """Check that losses are what they claim to be: ours, TRL's, or anyone's. Exit status 1 where one deviates."""
+    with _mistakes_on_stderr():
+        from bench.conformance import table
+        from bench.conformance.run import conformance as conformance_
+
+        results = conformance_(target)
+        for header, rows in table.tables(results):
+            _print_table(header, rows)
+            typer.echo()
+        typer.echo("\n".join(table.lines(results)))
+        if json is not None:
+            json.write_text(table.to_json(results), encoding="utf-8")
+        raise typer.Exit(0 if table.conforms(results) else 1)
 
 
 class _Busy(Exception):
@@ -287,28 +346,6 @@ def _side(name: str) -> _Side:
     except catalog.UnknownName as error:
         raise ConfigError([f"{name}: there is no such file, and {error}"]) from None
     return _Side(flat({"objective": plain_objective(preset.objective)}), preset, is_preset=True)
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: ruled on a terminal, plain aligned columns anywhere else."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        for line in _columns(header, rows):
-            typer.echo(line)
-        return
-    table = Table(*header)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (header, *rows))
-    return [line.rstrip() for line in lines]
 
 
 if __name__ == "__main__":

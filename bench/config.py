@@ -142,13 +142,15 @@ class Critic(Section):
 
     lr: Positive
     max_grad_norm: Positive = 1.0
+    warmup_updates: CountOrZero = 0
+    """Updates, the first of the budget, that train the critic alone and leave the policy as it is."""
 
 
 class Budget(Section):
     """How long a run is."""
 
     updates: Count
-    """Optimizer steps of the policy."""
+    """Optimizer steps; a critic's warm-up counts among them."""
 
 
 class Validation(Section):
@@ -168,18 +170,23 @@ class Evaluation(Section):
     problems: Count = 100
     samples: Count = 64
     """Completions of each problem."""
-    ks: tuple[Count, ...] = (1, 2, 4, 8, 16)
-    """The K of Pass@K and Maj@K, rising."""
+    ks: tuple[Count, ...] | None = None
+    """The K of Pass@K and Maj@K, rising; null is the powers of two up to 16 that are not above `samples`."""
     temperature: Positive = 1.0
     start: bool = True
     """Evaluate the starting model too; it is done once for all runs that share it."""
 
     @field_validator("ks")
     @classmethod
-    def _ks_rise(cls, ks: tuple[int, ...]) -> tuple[int, ...]:
-        if not ks or list(ks) != sorted(set(ks)):
+    def _ks_rise(cls, ks: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if ks is not None and (not ks or list(ks) != sorted(set(ks))):
             raise ValueError(f"must rise without repeats, such as {sorted(set(ks)) or [1, 2, 4]}")
         return ks
+
+    @property
+    def all_ks(self) -> tuple[int, ...]:
+        """The K in force."""
+        return self.ks or tuple(k for k in (1, 2, 4, 8, 16) if k <= self.samples)
 
 
 class Meter(Section):
@@ -284,6 +291,7 @@ class Run(Section):
         """
         content = {key: value for key, value in self.dump().items() if key not in ("output", "tracking")}
         content["task_version"] = self.task.version
+        content["evaluation"]["ks"] = self.evaluation.all_ks
         if isinstance(self.task, DatasetTask) and self.task.path is not None:
             content["task"]["path"] = _data_digest(self.task, Path(self.task.path).expanduser())
         if isinstance(self.model, PretrainedModel):

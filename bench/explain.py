@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
 from bench.catalog import nearest
+from bench.refusals import sampling_refusal
 from bench.schema import Place, fields_of
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -40,7 +41,9 @@ class _Step:
 
     def item(self, index: int) -> "_Step":
         value = self.value[index] if isinstance(self.value, list | tuple) else None
-        return _Step(f"{self.path}[{index}]", Place((*get_args(self.place.annotation), Any)[0]), value)
+        lists = [member for member in self.place.members if get_origin(member.annotation) in (tuple, list)]
+        place = Place(get_args(lists[0].annotation)[0]) if lists else Place(Any)
+        return _Step(f"{self.path}[{index}]", place, value)
 
 
 def _follow(loc: Sequence[int | str], root: Place, data: object) -> list[_Step]:
@@ -84,15 +87,34 @@ def _nearest_value(given: object, place: Place) -> str:
 
 
 def _no_such_knob(name: str, parent: _Step, root: Place, data: object) -> str:
-    siblings = list(parent.place.knobs(parent.value))
+    refusal = sampling_refusal(parent.path, name)
+    if refusal is not None:
+        return refusal
+    places = parent.place.knobs(parent.value)
+    siblings = list(places)
     owners = [cls for cls in parent.place.sections if name in fields_of(cls)]
     if owners and parent.place.tag == "kind":
         kinds = " or ".join(str(fields_of(cls)["kind"].default) for cls in owners)
         current = parent.into("kind").value
-        return f"which is a knob of {kinds}, but {parent.path}.kind is {current}"
+        choice = f"{parent.path}.kind={fields_of(owners[0])['kind'].default}"
+        return f"which is a knob of {kinds}, but {parent.path}.kind is {current}; leave it out, or give {choice}"
+    for sibling, place in places.items():
+        if place.tag == "kind" and name in place.choices:
+            return _kind_as_knob(name, parent.into(sibling))
     meant = _meant(name, parent, siblings, root, data)
     hint = f"did you mean {meant}? " if meant else ""
     return f"but there is no such knob; {hint}{parent.path or 'A run'} has {', '.join(siblings)}"
+
+
+def _kind_as_knob(name: str, step: _Step) -> str:
+    kind = step.into("kind").value
+    if kind == name:
+        knobs = ", ".join(f"{step.path}.{knob}" for knob in step.place.knobs(step.value) if knob != "kind")
+        return f"but that is the kind of {step.path} already; its knobs are {knobs or 'none'}"
+    return (
+        f"but that is a kind of {step.path}, of which a run has one, here {kind}; leave it out, or give "
+        f"{step.path}.kind={name} in its place"
+    )
 
 
 def _meant(name: str, parent: _Step, siblings: list[str], root: Place, data: object) -> str | None:

@@ -1,25 +1,31 @@
 """Online learning: sample with the present policy, assign credit once, take the rollout's optimizer steps."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from algorithms.axes.advantage import degenerate
-from algorithms.axes.batch import Batch, Credit, Rollout, Totals, ValueBatch, group_tokens
-from algorithms.axes.masked import masked, masked_mean
-from algorithms.axes.penalty import kl_estimate
+from algorithms.axes.batch import Credit, Rollout, Totals, ValueBatch, group_tokens
+from algorithms.axes.masked import masked_mean
 from algorithms.axes.policy_gradient import PolicyGradient
-from algorithms.axes.value import NoCritic, explained_variance
+from algorithms.axes.value import NoCritic
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learner import Cast, microbatches
-from bench.optimize import StepMetrics, schedule_factor, take_step
-from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values
-from bench.rollout import Collected, Group, NothingToLearn, PromptStream, Sampler, sampler_logps, sequences_of
+from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
+from bench.policy import Sequences, token_values
+from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequences_of
+from bench.rollout_metrics import (
+    credit_metrics,
+    critic_metrics,
+    largest_gap,
+    length_metrics,
+    mismatch_metrics,
+    reference_metrics,
+    reward_metrics,
+)
+from bench.scoring import Scorer
 from bench.seeding import generator
 
 PATIENCE = 10
@@ -53,13 +59,14 @@ class OnlineLearner:
         self.sampler, self.instruments = sampler, instruments
         self.stream = PromptStream(run.task, run.seed, run.rollout.prompts)
         self.device = torch.device(run.device)
+        self.scorer = Scorer(run, objective, cast, instruments, self._first_pass_is_old)
 
     @property
     def _first_pass_is_old(self) -> bool:
         """With one update a rollout, the update's own pass is the old policy: its ratio is exactly 1, and another pass
-        would only repeat it. A penalty in the reward needs the log-probabilities before, for the advantage."""
+        would only repeat it. Credit that reads log-probabilities, such as KL in the reward, needs them before."""
         once = self.updates_per_advance == 1 and self.run.rollout.old_logp == "recomputed"
-        return once and not self.objective.penalty.needs_token_credit
+        return once and not self.objective.needs.old_logp
 
     def prepare(self) -> None:
         """Nothing comes before the first rollout."""
@@ -72,9 +79,10 @@ class OnlineLearner:
         """One rollout and its optimizer steps; yields each step's metrics, names from the glossary."""
         progress = self.cast.progress
         collected = self.sampler.collect(
-            self.cast.policy, self.stream, progress.generation_round, self.objective.selection
+            self.cast.policy, self.stream, progress.generation_round, self.objective.selection, self.cast.carried
         )
         progress.generation_round += collected.rounds
+        self.cast.carried[:] = collected.surplus
         sequences = sequences_of(collected.groups, self.cast.policy.pad_id).to(self.device)
         plan = self._plan(collected, sequences)
         rollout = self._rollout(collected, sequences, plan)
@@ -83,7 +91,10 @@ class OnlineLearner:
         self._check_informative(credit)
         for i, step in enumerate(plan):
             record = self._update(step, sequences, rollout, credit)
-            yield record | (self._rollout_metrics(collected, rollout, credit) if i == 0 else {})
+            if i == 0:
+                record |= self._rollout_metrics(collected, rollout, credit)
+                record |= {"groups/carried": collected.carried, **self.stream.coverage(progress.generation_round)}
+            yield record
 
     def _plan(self, collected: Collected, sequences: Sequences) -> list[Step]:
         """Minibatches of whole groups for every epoch, cut into microbatches."""
@@ -103,44 +114,8 @@ class OnlineLearner:
 
     def _rollout(self, collected: Collected, sequences: Sequences, plan: Sequence[Step]) -> Rollout:
         """Score the completions with every model the objective reads, in the update's own shapes."""
-        config, cast = self.run.rollout, self.cast
         parts = [part for step in plan if step.epoch == 0 for part in step.parts]
-        width = sequences.completion_ids.shape[1]
-        sampled = sampler_logps(collected.groups, width).to(self.device)
-
-        def scored(score: Any) -> Tensor:
-            return self._by_parts(score, sequences, parts)
-
-        old_logp = sampled.clone()
-        if config.old_logp == "recomputed" and not self._first_pass_is_old:
-            with self.instruments.phase("old_logp"):
-                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature))
-        reference, critic, ref_logp, value = cast.reference, cast.critic, None, None
-        if reference is not None:
-            with self.instruments.phase("ref_logp"):
-                ref_logp = scored(lambda part: token_logps(reference.network, part, config.temperature))
-        if critic is not None:
-            with self.instruments.phase("values"):
-                value = scored(lambda part: token_values(critic, part))
-        members = [member for group in collected.groups for member in group.members]
-        return Rollout(
-            reward=torch.tensor([m.reward for m in members], dtype=torch.float64, device=self.device),
-            group=torch.arange(len(collected.groups), device=self.device).repeat_interleave(config.group_size),
-            mask=sequences.mask,
-            terminated=torch.tensor([m.completion.terminated for m in members], device=self.device),
-            old_logp=old_logp,
-            ref_logp=ref_logp,
-            value=value,
-            completion_budget=config.max_completion_tokens,
-        )
-
-    @torch.no_grad()
-    def _by_parts(self, score: Any, sequences: Sequences, parts: list[list[int]]) -> Tensor:
-        result = torch.zeros(sequences.completion_ids.shape, dtype=torch.float32, device=self.device)
-        for part in parts:
-            values = score(sequences.rows(part))
-            result[torch.tensor(part, device=self.device), : values.shape[1]] = values
-        return result
+        return self.scorer.rollout(collected.groups, sequences, parts)
 
     def _check_informative(self, credit: Credit) -> None:
         progress = self.cast.progress
@@ -158,7 +133,7 @@ class OnlineLearner:
         """One optimizer step of the critic, where there is one, and of the policy."""
         cast, progress = self.cast, self.cast.progress
         rows = torch.tensor(step.rows, device=self.device)
-        totals = Totals.of(credit.mask[rows], rollout.group[rows], rollout.completion_budget)
+        totals = Totals.of(credit.mask[rows], rollout.group[rows], rollout.completion_budget, len(step.parts))
         tokens = torch.zeros(len(sequences), dtype=torch.float64, device=self.device)
         tokens[rows] = group_tokens(credit.mask[rows], rollout.group[rows])
         factor = schedule_factor(self.run.optimizer, progress.update + 1, self.run.budget.updates)
@@ -170,9 +145,14 @@ class OnlineLearner:
         if cast.critic is not None:
             with self.instruments.phase("critic_update"):
                 record |= self._critic_step(step, sequences, rollout, credit, totals, factor)
+            assert self.run.critic is not None, "the configuration gives a critic to objectives that need one"
+            if progress.update < self.run.critic.warmup_updates:
+                progress.update += 1
+                return record | {"tokens/trained": progress.trained_tokens}
         with self.instruments.phase("policy_update"):
             metrics = StepMetrics()
-            for batch, entropy in self._batches(step, sequences, rollout, credit, tokens):
+            for part in step.parts:
+                batch, entropy = self.scorer.batch(part, sequences, rollout, credit, tokens)
                 parts = self.objective.loss(batch, totals)
                 parts.loss.backward()
                 metrics.add(parts)
@@ -182,31 +162,9 @@ class OnlineLearner:
         self.instruments.clock.count(trained=totals.num_tokens)
         progress.update += 1
         progress.trained_tokens += totals.num_tokens
-        lr = cast.optimizer.param_groups[0]["lr"]
+        report = step_report(cast.optimizer, norm, self.run.optimizer.max_grad_norm)
         counters = {"tokens/trained": progress.trained_tokens}
-        return record | {"loss": loss, "grad_norm": norm, "lr": lr, **metrics.values(), **counters}
-
-    def _batches(
-        self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit, tokens: Tensor
-    ) -> Iterator[tuple[Batch, Tensor]]:
-        """The step's microbatches with the policy's fresh log-probabilities, and their entropies."""
-        for part in step.parts:
-            rows = torch.tensor(part, device=self.device)
-            piece = sequences.rows(part)
-            width = piece.completion_ids.shape[1]
-            logp, entropy = token_logps_and_entropy(self.cast.policy.network, piece, self.run.rollout.temperature)
-            if self._first_pass_is_old:
-                rollout.old_logp[rows, :width] = logp.detach()
-            self.instruments.clock.count(padded=len(part) * (piece.prompt_ids.shape[1] + width))
-            batch = Batch(
-                logp=logp,
-                old_logp=rollout.old_logp[rows, :width],
-                ref_logp=None if rollout.ref_logp is None else rollout.ref_logp[rows, :width],
-                advantage=credit.advantage[rows, :width],
-                mask=credit.mask[rows, :width],
-                group_tokens=tokens[rows],
-            )
-            yield batch, entropy
+        return record | {"loss": loss, **report, **metrics.values(), **counters}
 
     def _critic_step(
         self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit, totals: Totals, factor: float
@@ -243,71 +201,23 @@ class OnlineLearner:
         lengths = [len(m.completion.token_ids) for group in collected.sampled for m in group.members]
         progress.generated_completions += len(lengths)
         progress.generated_tokens += sum(lengths)
-        mask = rollout.mask
-        sampled = sampler_logps(collected.groups, mask.shape[1]).to(self.device)
-        gap = masked((rollout.old_logp - sampled).abs(), mask)
-        if self.run.device == "cpu" and float(gap.max()) > LARGEST_MISMATCH:
+        gap = largest_gap(rollout, first_row=collected.carried * self.run.rollout.group_size)
+        if self.run.device == "cpu" and gap > LARGEST_MISMATCH:
             raise EngineMismatch(
-                f"model.path: the sampler's and the trainer's log-probabilities differ by up to {float(gap.max()):.2g} "
-                "nats, where float32 allows 1e-3: this model's state does not live in the cache that is batched"
+                f"model.path: the sampler's and the trainer's log-probabilities differ by up to {gap:.2g} nats, where "
+                "float32 allows 1e-3: this model's state does not live in the cache that is batched"
             )
-        advantage = credit.advantage[credit.mask].double()
-        metrics = {
+        # Where the sampler's log-probabilities stand in for the trainer's, there is nothing to compare them with.
+        compared = self.run.rollout.old_logp == "recomputed"
+        return {
             **reward_metrics(collected.sampled),
             "groups/kept_frac": len(collected.groups) / len(collected.sampled),
             "groups/rounds": collected.rounds,
             **length_metrics(collected.sampled),
-            "adv/mean": float(advantage.mean()),
-            "adv/std": float(advantage.std()) if len(advantage) > 1 else math.nan,
-            "mismatch/absdiff_mean": float(gap.sum() / mask.sum()),
-            "mismatch/absdiff_max": float(gap.max()),
+            **credit_metrics(rollout, credit),
+            **critic_metrics(rollout, credit),
+            **reference_metrics(rollout),
+            **(mismatch_metrics(rollout, self.objective.mismatch) if compared else {}),
             "tokens/generated": progress.generated_tokens,
             "completions/generated": progress.generated_completions,
         }
-        if rollout.ref_logp is not None:
-            for estimator in ("k1", "k3"):
-                estimate = kl_estimate(rollout.old_logp, rollout.ref_logp, estimator)
-                metrics[f"kl/ref_{estimator}"] = masked_mean(estimate, mask).value()
-        if rollout.value is not None and credit.returns is not None:
-            valid = credit.mask
-            metrics["value/explained_variance"] = explained_variance(rollout.value[valid], credit.returns[valid])
-        return metrics
-
-
-def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards and verdicts of sampled groups. Unscorable completions enter no mean."""
-    rewards = torch.tensor([[m.reward for m in group.members] for group in groups], dtype=torch.float64)
-    bits = torch.tensor([group.correct for group in groups], dtype=torch.float64)
-    scorable = rewards.isfinite()
-    known = rewards[scorable]
-    index = torch.arange(len(groups))[:, None].expand_as(rewards)
-    flat = degenerate(rewards.flatten(), index.flatten()).view_as(rewards)[:, 0]
-    spreads = [own[mask].std() for own, mask in zip(rewards, scorable, strict=True) if mask.sum() > 1]
-    return {
-        "reward/mean": float(known.mean()),
-        "reward/std": float(known.std()) if len(known) > 1 else math.nan,
-        "reward/within_group_std": float(torch.stack(spreads).mean()) if spreads else math.nan,
-        "reward/accuracy": float(bits.nanmean()),
-        "reward/unscorable": float((~scorable).double().mean()),
-        "groups/frac_zero_std": float(flat.double().mean()),
-        "groups/all_correct": float((bits == 1).all(dim=1).double().mean()),
-        "groups/all_wrong": float((bits == 0).all(dim=1).double().mean()),
-    }
-
-
-def length_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Completion lengths in tokens, overall and by verdict; NaN where no completion is of the kind."""
-    members = [member for group in groups for member in group.members]
-
-    def mean(lengths: list[int]) -> float:
-        return sum(lengths) / len(lengths) if lengths else math.nan
-
-    lengths = [len(m.completion.token_ids) for m in members]
-    return {
-        "len/mean": mean(lengths),
-        "len/min": min(lengths),
-        "len/max": max(lengths),
-        "len/clipped_frac": mean([int(not m.completion.terminated) for m in members]),
-        "len/correct": mean([len(m.completion.token_ids) for m in members if m.grade.correct is True]),
-        "len/incorrect": mean([len(m.completion.token_ids) for m in members if m.grade.correct is False]),
-    }

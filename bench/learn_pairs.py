@@ -11,19 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.axes.batch import PairBatch
+from algorithms.axes.batch import PairBatch, PairTotals
 from algorithms.axes.masked import masked
-from algorithms.axes.preference import Preference
+from algorithms.axes.preference import GradedPairs, Preference
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learner import Cast
+from bench.models import LanguageModel
+from bench.offline import (
+    OFFLINE_TEMPERATURE,
+    completions_per_update,
+    coverage,
+    pass_order,
+    sample_all,
+    sampling_metrics,
+)
 from bench.optimize import StepMetrics, schedule_factor, take_step
 from bench.policy import Sequences, token_logps
-from bench.rollout import Graded, Group, NothingToLearn, PromptStream, Sampler
+from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.seeding import generator
-
-PAIR_TEMPERATURE = 1.0
-"""Log-probabilities of preference losses are taken at temperature 1, whatever was sampled at (spec section 1)."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +61,13 @@ class PairLearner:
     def pairs_per_update(self) -> int:
         """As many completions an update as an online run's, two a pair; fewer where too few pairs were found, so that
         none enters an update twice."""
-        rollout = self.run.rollout
-        matched = max(1, rollout.prompts * rollout.group_size // rollout.updates_per_rollout // 2)
-        return min(matched, len(self.pairs))
+        return min(max(1, completions_per_update(self.run.rollout) // 2), len(self.pairs))
 
     def prepare(self) -> None:
         """Sample and pair with the policy as it is, which must be the starting policy; take its log-probabilities."""
-        rollout = self.run.rollout
-        rounds = self.run.budget.updates // (rollout.updates_per_rollout * rollout.epochs)
-        stream = PromptStream(self.run.task, self.run.seed, rollout.prompts)
-        groups: list[Group] = []
+        groups = sample_all(self.run, self.cast, self.sampler, self.instruments)
         memory = self.instruments.memory
-        for index in range(rounds):
-            # Memory is the same in every round, so it is counted in one, whose slower seconds hardly show among all.
-            memory.metering = index == 0 and self.run.meter.every > 0
-            groups += self.sampler.groups(self.cast.policy, stream.round(index), index)
-        memory.metering = False
-        by_group = [self._pairs_of(group, i) for i, group in enumerate(groups)]
+        by_group = [pairs_of(self.run, self.objective.pairing, group, i) for i, group in enumerate(groups)]
         self.pairs = [pair for pairs in by_group for pair in pairs]
         self._check_pairs(groups)
         parts = [self.pairs[i : i + self._part] for i in range(0, len(self.pairs), self._part)]
@@ -79,42 +75,20 @@ class PairLearner:
         for i, part in enumerate(parts):
             memory.metering = i == 0 and self.run.meter.every > 0
             with self.instruments.phase("ref_logp"), torch.no_grad():
-                summed.append(self._summed(part))
+                summed.append(self._scored(part))
         memory.metering = False
         self.reference = torch.cat(summed)
-        members = [member for group in groups for member in group.members]
         self.found = {
             "dpo/num_pairs": len(self.pairs),
             "dpo/prompts_used": sum(1 for pairs in by_group if pairs) / len(groups),
             "dpo/length_gap": self._length_gap(),
-            "reward/mean": float(torch.tensor([m.reward for m in members]).nanmean()),
-            "reward/accuracy": float(torch.tensor([bit for g in groups for bit in g.correct]).nanmean()),
-            "tokens/generated": sum(len(m.completion.token_ids) for m in members),
-            "completions/generated": len(members),
+            **sampling_metrics(groups),
+            **coverage(self.run),
         }
 
     @property
     def _part(self) -> int:
         return max(1, self.run.optimizer.microbatch_sequences // 2)
-
-    def _pairs_of(self, group: Group, index: int) -> list[Pair]:
-        """Shuffle both sides, zip, cycle the shorter one; identical texts enter once."""
-        seen: dict[tuple[int, ...], int] = {}
-        for i, member in enumerate(group.members):
-            seen.setdefault(member.completion.token_ids, i)
-        unique = [group.members[i] for i in seen.values()]
-        reward = torch.tensor([m.reward for m in unique], dtype=torch.float64)
-        ended = torch.tensor([m.completion.terminated for m in unique])
-        sides = self.objective.pairing.split(reward, ended)
-        if not all(sides):
-            return []
-        shuffle = generator(self.run.seed, "pairs", index)
-        chosen, rejected = ([side[j] for j in shuffle.permutation(len(side))] for side in sides)
-        count = min(self.objective.pairing.max_pairs_per_prompt, max(len(chosen), len(rejected)))
-        return [
-            Pair(group.prompt_ids, unique[chosen[i % len(chosen)]], unique[rejected[i % len(rejected)]])
-            for i in range(count)
-        ]
 
     def _check_pairs(self, groups: Sequence[Group]) -> None:
         if self.pairs:
@@ -128,51 +102,34 @@ class PairLearner:
             "(reward.format), raise rollout.max_completion_tokens, or set objective.pairing.require_termination=false"
         )
 
+    def _scored(self, pairs: Sequence[Pair]) -> Tensor:
+        """`summed_logps` by the policy as it is now, counted."""
+        own, padded = summed_logps(self.cast.policy, pairs, self.device)
+        self.instruments.clock.count(padded=padded)
+        return own
+
     def _length_gap(self) -> float:
         gaps = [len(p.chosen.completion.token_ids) - len(p.rejected.completion.token_ids) for p in self.pairs]
         return sum(gaps) / len(gaps)
 
-    def _summed(self, pairs: Sequence[Pair]) -> Tensor:
-        """Summed log-probabilities of (chosen, rejected): (pairs, 2), by the policy as it is now."""
-        sides = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-        prompts = [pair.prompt_ids for pair in pairs] * 2
-        sequences = Sequences.of(prompts, [s.completion.token_ids for s in sides], self.cast.policy.pad_id)
-        sequences = sequences.to(self.device)
-        logp = token_logps(self.cast.policy.network, sequences, PAIR_TEMPERATURE)
-        self.instruments.clock.count(padded=len(sides) * (sequences.prompt_ids.shape[1] + logp.shape[1]))
-        return masked(logp, sequences.mask).sum(dim=1).view(2, len(pairs)).T
-
-    def _order(self, update: int) -> list[int]:
-        """The pairs of an update: consecutive ones of an endless order that is shuffled anew each pass."""
-        size, start = len(self.pairs), update * self.pairs_per_update
-        orders = {
-            epoch: generator(self.run.seed, "pair order", epoch).permutation(size)
-            for epoch in range(start // size, (start + self.pairs_per_update - 1) // size + 1)
-        }
-        positions = range(start, start + self.pairs_per_update)
-        return [int(orders[position // size][position % size]) for position in positions]
-
     def advance(self) -> Iterator[dict[str, Any]]:
         """One optimizer step on the next pairs."""
         cast, progress = self.cast, self.cast.progress
-        order = self._order(progress.update)
+        order = pass_order(self.run.seed, "pair order", len(self.pairs), self.pairs_per_update, progress.update)
         order.sort(key=lambda i: len(self.pairs[i].chosen.completion.token_ids))
         trained = sum(
             len(side.completion.token_ids) for i in order for side in (self.pairs[i].chosen, self.pairs[i].rejected)
         )
         factor = schedule_factor(self.run.optimizer, progress.update + 1, self.run.budget.updates)
+        chosen_tokens = sum(len(self.pairs[i].chosen.completion.token_ids) for i in order)
+        totals = PairTotals(num_pairs=len(order), num_chosen_tokens=chosen_tokens)
         metrics = StepMetrics()
         with self.instruments.phase("policy_update"):
             for i in range(0, len(order), self._part):
                 part = order[i : i + self._part]
-                own, reference = self._summed([self.pairs[j] for j in part]), self.reference[part]
-                batch = PairBatch(
-                    chosen_logp=own[:, 0],
-                    rejected_logp=own[:, 1],
-                    ref_chosen_logp=reference[:, 0],
-                    ref_rejected_logp=reference[:, 1],
-                )
-                parts = self.objective.loss(batch, len(order))
+                pairs = [self.pairs[j] for j in part]
+                batch = pair_batch(pairs, self._scored(pairs), self.reference[part])
+                parts = self.objective.loss(batch, totals)
                 parts.loss.backward()
                 metrics.add(parts)
             loss = metrics.checked_loss()
@@ -193,3 +150,49 @@ class PairLearner:
             **counters,
             **first,
         }
+
+
+def pairs_of(run: Run, pairing: GradedPairs, group: Group, index: int) -> list[Pair]:
+    """Pairs of group `index`: shuffle both sides, zip, cycle the shorter one; identical texts enter once."""
+    seen: dict[tuple[int, ...], int] = {}
+    for i, member in enumerate(group.members):
+        seen.setdefault(member.completion.token_ids, i)
+    unique = [group.members[i] for i in seen.values()]
+    reward = torch.tensor([m.reward for m in unique], dtype=torch.float64)
+    ended = torch.tensor([m.completion.terminated for m in unique])
+    sides = pairing.split(reward, ended)
+    if not all(sides):
+        return []
+    shuffle = generator(run.seed, "pairs", index)
+    chosen, rejected = ([side[j] for j in shuffle.permutation(len(side))] for side in sides)
+    count = min(pairing.max_pairs_per_prompt, max(len(chosen), len(rejected)))
+    return [
+        Pair(group.prompt_ids, unique[chosen[i % len(chosen)]], unique[rejected[i % len(rejected)]])
+        for i in range(count)
+    ]
+
+
+def summed_logps(policy: LanguageModel, pairs: Sequence[Pair], device: torch.device) -> tuple[Tensor, int]:
+    """Summed log-probabilities of (chosen, rejected), float32 (pairs, 2), and the positions that were computed."""
+    sides = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    prompts = [pair.prompt_ids for pair in pairs] * 2
+    sequences = Sequences.of(prompts, [s.completion.token_ids for s in sides], policy.pad_id).to(device)
+    logp = token_logps(policy.network, sequences, OFFLINE_TEMPERATURE)
+    padded = len(sides) * (sequences.prompt_ids.shape[1] + logp.shape[1])
+    return masked(logp, sequences.mask).sum(dim=1).view(2, len(pairs)).T, padded
+
+
+def pair_batch(pairs: Sequence[Pair], own: Tensor, reference: Tensor) -> PairBatch:
+    """Pairs with the policy's and the reference's `summed_logps`."""
+
+    def lengths(sides: Sequence[Graded]) -> Tensor:
+        return torch.tensor([float(len(side.completion.token_ids)) for side in sides], device=own.device)
+
+    return PairBatch(
+        chosen_logp=own[:, 0],
+        rejected_logp=own[:, 1],
+        ref_chosen_logp=reference[:, 0],
+        ref_rejected_logp=reference[:, 1],
+        chosen_length=lengths([pair.chosen for pair in pairs]),
+        rejected_length=lengths([pair.rejected for pair in pairs]),
+    )

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from bench.models import Critic, LanguageModel
+from bench.rollout import Group
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Cast:
     critic: Critic | None = None
     critic_optimizer: torch.optim.Optimizer | None = None
     progress: Progress = field(default_factory=Progress)
+    carried: list[Group] = field(default_factory=list[Group])
+    """Groups that earlier rollouts left over, trained on first in the next one; saved with every checkpoint."""
 
 
 class Learner(Protocol):

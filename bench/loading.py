@@ -13,6 +13,7 @@ from bench.config import Run, Section
 from bench.dialect import ConfigError as ConfigError
 from bench.dialect import parse_yaml, read_yaml
 from bench.explain import explain, shown
+from bench.refusals import double_kl, without_double_kl
 from bench.schema import Place
 
 _ROOT = Place(Run)
@@ -40,8 +41,9 @@ def build_run(*layers: _Layer) -> Run:
     Raises:
         ConfigError: every mistake, one line each.
     """
-    spelled = [_spelled_out(_ROOT, layer) for layer in layers]
-    lines = _idle_algorithm(spelled)
+    checked = [without_double_kl(layer) for layer in layers]
+    spelled = [_spelled_out(_ROOT, layer) for layer, _ in checked]
+    lines = [line for _, refused in checked for line in refused] + _idle_algorithm(spelled)
     preset, unknown = _preset(spelled)
     merged: Any = {}
     for layer in (_DEFAULTS, preset, *spelled):
@@ -72,12 +74,18 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
     """Dotted knobs and their values from `key=value`, the value read as in a YAML file.
 
     Raises:
-        ConfigError: every text that is not of that form, gives a knob twice, or whose value is not YAML.
+        ConfigError: every text that is not of that form, gives a knob twice, or whose value is not YAML; one line
+            alone if the texts ask for KL in the reward and in the loss.
     """
     values: dict[str, Any] = {}
     lines: list[str] = []
-    for text in texts:
-        key, equals, value = text.partition("=")
+    pairs = [text.partition("=") for text in texts]
+    given = [(key, value) for key, _, value in pairs if value.strip() not in ("false", "null")]
+    refused = double_kl((key, value) for key, value in given if key.startswith("objective."))
+    if refused:
+        raise ConfigError(refused)
+    for key, equals, value in pairs:
+        text = f"{key}{equals}{value}"
         if not equals or not all(key.split(".")):
             lines.append(f"{text}: write a knob as key=value, such as optimizer.lr=1e-4")
         elif not value.strip():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from algorithms.axes.batch import LossParts
-from algorithms.axes.masked import Mean
+from algorithms.axes.masked import Summed
 from bench.config import Optimizer
 
 
@@ -50,12 +50,50 @@ def take_step(optimizer: torch.optim.Optimizer, lr: float, max_grad_norm: float)
     return norm
 
 
+def step_report(optimizer: torch.optim.Optimizer, norm: float, max_grad_norm: float) -> dict[str, float]:
+    """What the step just taken was: gradient norm, whether it was clipped, learning rate, size of the change."""
+    return {
+        "grad_norm": norm,
+        "grad_clip_frac": float(norm > max_grad_norm),
+        "lr": optimizer.param_groups[0]["lr"],
+        "relative_update_norm": relative_update_norm(optimizer),
+    }
+
+
+@torch.no_grad()
+def relative_update_norm(optimizer: torch.optim.Optimizer) -> float:
+    """2-norm of AdamW's last change of all parameters over the 2-norm of the parameters it left; NaN of another kind.
+
+    The change is taken from the optimizer's moments, one tensor at a time: a copy of the old parameters would raise the
+    peak of the memory that is measured. Equal to the difference of the parameters up to rounding.
+    """
+    if not isinstance(optimizer, torch.optim.AdamW):
+        return math.nan
+    changes: list[torch.Tensor] = []
+    norms: list[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        (beta1, beta2), parameters = group["betas"], group["params"]
+        # All parameters of a run step together, so one of them tells the number of steps.
+        step = float(next(optimizer.state[p]["step"] for p in parameters))
+        root, kept = (1 - beta2**step) ** 0.5, 1 - group["lr"] * group["weight_decay"]
+        for parameter in parameters:
+            state = optimizer.state[parameter]
+            change = state["exp_avg"] / state["exp_avg_sq"].sqrt().add_(root * group["eps"])
+            factor = group["lr"] * root / (1 - beta1**step)
+            if kept < 1:
+                # old = (new + moved) / kept, and the whole change is old - new.
+                change.add_(parameter, alpha=(1 - kept) / factor)
+            changes.append(torch.linalg.vector_norm(change) * (factor / kept))
+            norms.append(torch.linalg.vector_norm(parameter))
+    return float(torch.stack(changes).norm() / torch.stack(norms).norm())
+
+
 class StepMetrics:
-    """Sums the microbatches of one optimizer step: losses add, means add as numerator and count, maxima stay maxima."""
+    """Sums the microbatches of one optimizer step: losses add, means add as their sums, maxima stay maxima."""
 
     def __init__(self) -> None:
         self.loss: torch.Tensor | None = None
-        self.means: dict[str, Mean] = {}
+        self.means: dict[str, Summed] = {}
         self.maxima: dict[str, torch.Tensor] = {}
 
     def add(self, parts: LossParts) -> None:
@@ -66,8 +104,13 @@ class StepMetrics:
         for name, value in parts.maxima.items():
             self.maxima[name] = torch.maximum(self.maxima[name], value) if name in self.maxima else value
 
-    def add_mean(self, name: str, mean: Mean) -> None:
-        self.means[name] = self.means[name].plus(mean) if name in self.means else mean
+    def add_mean(self, name: str, mean: Summed) -> None:
+        if name not in self.means:
+            self.means[name] = mean
+            return
+        before = self.means[name]
+        assert type(before) is type(mean), f"{name} is a {type(mean).__name__} in one microbatch only"
+        self.means[name] = before.plus(mean)  # pyright: ignore[reportArgumentType]
 
     def values(self) -> dict[str, float]:
         """Plain numbers by name, without the loss."""

@@ -99,11 +99,14 @@ def token_logps(network: PreTrainedModel, sequences: Sequences, temperature: flo
 
 
 def token_logps_and_entropy(
-    network: PreTrainedModel, sequences: Sequences, temperature: float
+    network: PreTrainedModel, sequences: Sequences, temperature: float, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The same, and the exact entropy of each distribution, which carries no gradient."""
+    """The same, and the exact entropy of each distribution, without its gradient unless that is asked for."""
     logits = _tempered(network, sequences, temperature)
     logp, normaliser = _picked(logits, sequences.completion_ids)
+    if entropy_gradient:
+        # entr's gradient at probability 0 is infinite; this form's is 0.
+        return logp, normaliser - ((logits - normaliser[..., None]).exp() * logits).sum(dim=-1)
     with torch.no_grad():
         entropy = torch.special.entr((logits - normaliser[..., None]).exp()).sum(dim=-1)
     return logp, entropy
@@ -124,3 +127,11 @@ def token_values(critic: Critic, sequences: Sequences) -> Tensor:
     hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
     first = sequences.prompt_ids.shape[1] - 1
     return critic.head(hidden[:, first:-1].float()).squeeze(-1)
+
+
+def values_after(critic: Critic, sequences: Sequences) -> Tensor:
+    """The critic's value of the state after each completion's last token: float32 (rows,)."""
+    hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
+    lengths = torch.tensor(sequences.lengths, device=hidden.device)
+    last = hidden[torch.arange(len(sequences), device=hidden.device), sequences.prompt_ids.shape[1] - 1 + lengths]
+    return critic.head(last.float()).squeeze(-1)

@@ -196,7 +196,7 @@ def start_evaluation(run: Run, start: Start) -> Path:
         with progress("evaluating the starting model", plan.problems * plan.samples) as advance:
             evaluated = evaluate(start.model, run.task, plan, sample, advance=lambda done: advance(done, ""))
         about = {"task": dump["task"], "model": "starting model"}
-        write_evaluation(folder, "start", evaluated, plan, run.evaluation.ks, about)
+        write_evaluation(folder, "start", evaluated, plan, run.evaluation.all_ks, about)
         return {}
 
     return cached(Path(run.output.cache), "start_evaluation", content, make)

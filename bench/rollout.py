@@ -54,6 +54,10 @@ class Collected:
     """All that were sampled, the others included."""
     rounds: int
     """Rounds of sampling used."""
+    carried: int = 0
+    """How many of `groups` were left over by earlier rollouts, and so are an older policy's."""
+    surplus: tuple[Group, ...] = ()
+    """Informative groups beyond the batch, for the next rollout; none where the selection discards them."""
 
 
 class PromptStream:
@@ -76,6 +80,17 @@ class PromptStream:
             for epoch in {position // self.size for position in positions}
         }
         return [problems[orders[position // self.size][position % self.size]] for position in positions]
+
+    def coverage(self, rounds: int) -> dict[str, float]:
+        """How many problems of a finite data set the first `rounds` rounds hold and lack; nothing where it is endless.
+
+        No problem comes again before the last one has come, so a round that does not fit into an epoch is filled from
+        the next one, and none is dropped.
+        """
+        if self.size is None:
+            return {}
+        seen = min(self.size, rounds * self.per_round)
+        return {"prompts/seen": seen, "prompts/unseen": self.size - seen}
 
 
 def whole_reward(weights: Reward, task: Task, problem: Problem, text: str, grade: Grade) -> float:
@@ -126,10 +141,21 @@ class Sampler:
         grade = self.task.grade(problem, text, truncated=not completion.terminated)
         return Graded(completion, text, grade, whole_reward(self.run.reward, self.task, problem, text, grade))
 
-    def collect(self, model: LanguageModel, stream: PromptStream, first_round: int, selection: Selection) -> Collected:
-        """Sample rounds until `rollout.prompts` groups are selected, or the selection's rounds are used up."""
+    def collect(
+        self,
+        model: LanguageModel,
+        stream: PromptStream,
+        first_round: int,
+        selection: Selection,
+        carried: Sequence[Group] = (),
+    ) -> Collected:
+        """Sample rounds until `rollout.prompts` groups are selected, or the selection's rounds are used up.
+
+        Groups that earlier rollouts left over come first. They are always fewer than a batch, so a round is sampled.
+        """
         wanted = self.run.rollout.prompts
-        kept: list[Group] = []
+        assert len(carried) < wanted, "a surplus is the rest of one round, whose first group was still needed"
+        kept: list[Group] = [*carried]
         passed_over: list[Group] = []
         sampled: list[Group] = []
         rounds = 0
@@ -141,17 +167,19 @@ class Sampler:
             rounds += 1
             sampled += groups
         if len(kept) < wanted and isinstance(selection, DropUniformGroups):
-            kept = _exhausted(selection, kept, passed_over, wanted)
-        return Collected(kept[:wanted], sampled, rounds)
+            kept = _exhausted(selection, kept, passed_over, wanted, len(sampled))
+        surplus = tuple(kept[wanted:]) if selection.surplus == "carry_over" else ()
+        return Collected(kept[:wanted], sampled, rounds, len(carried), surplus)
 
 
-def _exhausted(selection: DropUniformGroups, kept: list[Group], passed_over: list[Group], wanted: int) -> list[Group]:
+def _exhausted(
+    selection: DropUniformGroups, kept: list[Group], passed_over: list[Group], wanted: int, sampled: int
+) -> list[Group]:
     """What the selection's policy makes of too few informative groups."""
     if selection.on_exhausted == "pad_with_uniform":
         return kept + passed_over[: wanted - len(kept)]
     if selection.on_exhausted == "use_partial" and kept:
         return kept
-    sampled = len(kept) + len(passed_over)
     solved = sum(1 for group in passed_over if all(bit == 1 for bit in group.correct))
     raise NothingToLearn(
         f"dynamic sampling found {len(kept)} of {wanted} groups with both right and wrong completions in "

@@ -291,6 +291,12 @@ class RunRecord:
         """Seconds and tokens by phase, and the rates."""
         return _read_json(self.directory / "throughput.json").value
 
+    @cached_property
+    def alarms(self) -> list[dict[str, Any]] | None:
+        """Which thresholds the metrics crossed, when and how often; None until the run ends."""
+        value = _read_json(self.directory / "alarms.json").value
+        return value if isinstance(value, list) else None
+
     def manifest(self, name: str) -> dict[str, Any] | None:
         """What an evaluation ("start" or "test") was made of: task, split, samples, temperature, rates."""
         return _read_json(self.directory / "eval" / f"{name}.json").value
@@ -308,7 +314,7 @@ class RunRecord:
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything in the directory that is there and cannot be read."""
         logs = [read_jsonl(self.directory / name).problems for name in ("metrics.jsonl", "timings.jsonl")]
-        documents = [self.directory / "memory.json", self.directory / "throughput.json"]
+        documents = [self.directory / name for name in ("memory.json", "throughput.json", "alarms.json")]
         documents += sorted(self.directory.glob("eval/*.json"))
         reads = [*map(_read_json, documents), *self._evaluations.values()]
         found = [read.problem for read in reads if read.problem]

@@ -13,13 +13,17 @@ from typing import Any
 
 import torch
 
+from algorithms.axes.imitation import Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.preference import Preference
 from bench import checkpoint, store
+from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
 from bench.config import Run
 from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
 from bench.generate import ContextTooSmall, NotFinite, sample
 from bench.instruments import Instruments
+from bench.learn_imitation import ImitationLearner
 from bench.learn_online import EngineMismatch, OnlineLearner
 from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
@@ -45,10 +49,12 @@ ENDED_BY_A_SENTENCE = (NothingToLearn, PreparationFailed, ModelUnavailable, Cont
 
 @dataclass
 class Live:
-    """What the loop remembers: the best validation so far with its update, and when the tracker was last told."""
+    """What the loop remembers: the best validation so far with its update, the alarms raised, and when the tracker was
+    last told."""
 
     best_update: int = 0
     best_score: float = -math.inf
+    watch: Watch = field(default_factory=Watch)
     tracked_at: float = field(default_factory=time.monotonic)
 
 
@@ -130,11 +136,7 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
     sampler = Sampler(run, run.task, sample, instruments)
-    objective = run.objective
-    if isinstance(objective, PolicyGradient):
-        learner: Learner = OnlineLearner(run, objective, cast, sampler, instruments)
-    else:
-        learner = PairLearner(run, objective, cast, sampler, instruments)
+    learner = make_learner(run, cast, sampler, instruments)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
@@ -142,6 +144,17 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     written = provenance(run.dump(), threads=torch.get_num_threads())
     store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
     return Job(run, directory, attempt, start, learner, instruments)
+
+
+def make_learner(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> Learner:
+    """The learner of the objective's family."""
+    match run.objective:
+        case PolicyGradient() as objective:
+            return OnlineLearner(run, objective, cast, sampler, instruments)
+        case Preference() as objective:
+            return PairLearner(run, objective, cast, sampler, instruments)
+        case Imitation() as objective:
+            return ImitationLearner(run, objective, cast, sampler, instruments)
 
 
 def make_cast(run: Run, start: LanguageModel) -> Cast:
@@ -167,6 +180,8 @@ def train(job: Job) -> None:
     learner.prepare()
     _record_time(job, update=0, metered=False)
     _resume(job)
+    for record in store.read_jsonl(job.directory / "metrics.jsonl").records:
+        job.live.watch.see(record)
     with progress(f"{run.algorithm} seed {run.seed}", run.budget.updates) as advance:
         advance(counters.update, "")
         if counters.update == 0:
@@ -221,6 +236,8 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
             save_folder(job.policy, job.checkpoints / "best")
     if len(record) > 1:
         store.append_jsonl(job.directory / "metrics.jsonl", record)
+        for alarm in job.live.watch.see(record):
+            print(f"{job.run.algorithm} seed {job.run.seed}: {alarm.sentence}", file=sys.stderr)
     if time.monotonic() - job.live.tracked_at > SECONDS_BETWEEN_MIRRORS:
         track(job.run, job.directory)
         job.live.tracked_at = time.monotonic()
@@ -271,7 +288,7 @@ def finish(job: Job) -> None:
     with progress(f"evaluating {run.algorithm} seed {run.seed}", plan.problems * plan.samples) as advance:
         evaluated = evaluate(policy, run.task, plan, sample, advance=lambda done: advance(done, ""))
     about = {"task": run.dump()["task"], "model": f"{run.algorithm} seed {run.seed} update {chosen}"}
-    write_evaluation(job.directory / "eval", "test", evaluated, plan, run.evaluation.ks, about)
+    write_evaluation(job.directory / "eval", "test", evaluated, plan, run.evaluation.all_ks, about)
     store.write_json(job.directory / "memory.json", job.instruments.memory.report())
     timings = store.read_jsonl(job.directory / "timings.jsonl").records
     store.write_json(job.directory / "throughput.json", throughput(timings))
@@ -286,6 +303,9 @@ def copy_evaluation(source: Path, target: Path) -> None:
 def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:
     """Record how the run ended, whatever else is missing, and mirror it."""
     store.set_status(directory, state, attempt=attempt, error=error)
+    if state != "failed":  # the place may be what failed, and a run that never began has nothing to be alarmed about
+        records = store.read_jsonl(directory / "metrics.jsonl").records
+        store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
     track(run, directory)
     return store.read_status(directory)
 

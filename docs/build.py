@@ -1,13 +1,16 @@
-"""Make the generated parts of the documentation from the run directories of a sweep: `make docs`.
+"""Make the generated parts of the documentation, from the code and from the runs of a sweep: `make docs`.
 
-The README's tables and its figure, `docs/metrics.md`, and under `results/` the CSV files behind the tables, so that a
+The README's tables and its figure, `docs/metrics.md`, `docs/objectives.md`, and under `results/` the CSV files behind the tables, so that a
 reader without the runs (and `tests/test_docs.py`) can check every number that is printed.
 """
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.alarms import RULES
+from bench.catalog import load_preset, names
 from bench.glossary import METRICS
 from bench.store import RunRecord, read_sweep, write_bytes, write_text
 from reports import overview, pass_maj, readme, settings
@@ -32,6 +35,11 @@ FAMILIES = {
     "dpo": "Preference pairs",
     "tokens": "Cost",
     "completions": "Cost",
+    "prompts": "Cost",
+    "imitation": "Imitation",
+    "ess": "Effective sample size",
+    "is_weight": "Sampler against trainer",
+    "returns": "Critic",
     "validation": "Validation",
 }
 """Headings of the page on metrics, by what stands before the slash of a metric's name."""
@@ -39,7 +47,7 @@ FAMILIES = {
 METRICS_PAGE = """\
 # Metrics
 
-<!-- Made by `make docs` from bench/glossary.py; not to be edited. -->
+<!-- Made by `make docs` from bench/glossary.py and bench/alarms.py; not to be edited. -->
 
 Every line of a run's `metrics.jsonl` is one optimizer step and holds these names and no others; MLflow and the report
 show the same numbers. What is known once a rollout (rewards, groups, lengths, advantages, mismatch, divergence from the
@@ -51,14 +59,32 @@ gradient is not 0. Watch `reward/mean`, `validation/pass@1` and `grad_norm`.
 """
 
 
+ALARMS = """\
+## Alarms
+
+Training prints a line when one of these conditions first holds and writes all of them into `alarms.json` when the run
+ends; the report counts them over runs. None stops a run; a loss or gradient that is not finite does (`diverged`). The
+thresholds are proposals that suit no task exactly. A value that was not recorded raises no alarm; a median needs five
+earlier values; the critic is not judged while only it is trained.
+"""
+
+
 def main() -> None:
-    """Entry point: the sweep's folder is the one argument."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: python docs/build.py SWEEP, such as runs/quickstart")
+    """Entry point: the sweep's folder is the one argument; without it, the pages that need no runs."""
+    if len(sys.argv) > 2:
+        sys.exit("usage: python docs/build.py [SWEEP], such as runs/quickstart")
     try:
-        build(Path(sys.argv[1]))
+        build_pages()
+        if len(sys.argv) == 2:
+            build(Path(sys.argv[1]))
     except ValueError as error:
         sys.exit(str(error))
+
+
+def build_pages(root: Path = ROOT) -> None:
+    """Write the pages that follow from the code alone."""
+    write_text(root / "docs" / "metrics.md", metrics_page())
+    write_text(root / "docs" / "objectives.md", objectives_page())
 
 
 def build(sweep: Path, root: Path = ROOT) -> None:
@@ -73,7 +99,6 @@ def build(sweep: Path, root: Path = ROOT) -> None:
         raise ValueError(f"{sweep}: {'; '.join(unfinished)}")
     text = (root / "README.md").read_text(encoding="utf-8")
     write_text(root / "README.md", readme.fill(text, runs))
-    write_text(root / "docs" / "metrics.md", metrics_page())
     for block in (block for report in (overview, pass_maj, settings) for block in report.render(runs).blocks):
         if isinstance(block, Table):
             write_text(root / "results" / sweep.name / f"{block.name}.csv", to_csv(block.records))
@@ -92,7 +117,58 @@ def metrics_page() -> str:
     for name, meaning in METRICS.items():
         family, slash, _ = name.partition("/")
         sections.setdefault(FAMILIES[family if slash else ""], []).append(f"| `{name}` | {escape_markdown(meaning)} |")
-    return "\n".join([METRICS_PAGE, *(_section(title, rows) for title, rows in sections.items())])
+    return "\n".join([METRICS_PAGE, *(_section(title, rows) for title, rows in sections.items()), alarms_section()])
+
+
+def alarms_section() -> str:
+    """The rules of bench/alarms.py as a table."""
+    rows = [
+        f"| {rule.name.replace('_', ' ')} | {escape_markdown(rule.condition)} | {escape_markdown(rule.meaning)} | "
+        f"{escape_markdown(rule.advice)} |"
+        for rule in RULES
+    ]
+    header = ["| Alarm | Condition | Meaning | What to try |", "| :-- | :-- | :-- | :-- |"]
+    return "\n".join([ALARMS, *header, *rows, ""])
+
+
+OBJECTIVES_PAGE = """\
+# Objectives
+
+<!-- Made by `python docs/build.py` from the files in algorithms/; not to be edited. -->
+
+Every algorithm as it is: the formula in force on each axis and where it is from. `bench show run.yaml algorithm=NAME`
+prints the same for a run with its own knobs, `bench diff A B` the knobs in which two differ, and each run writes its
+formula into `formula.json`. Axes that an algorithm does not name are off and left out here.
+
+A = advantage, rho = importance ratio, sg = stop-gradient, L = tokens of a completion, Z = denominator of an optimizer
+step, R = reward of a completion.
+"""
+
+
+def objectives_page() -> str:
+    """docs/objectives.md: every preset with its formula and sources."""
+    sections = [OBJECTIVES_PAGE]
+    for name in names("algorithms"):
+        preset = load_preset(name)
+        module = importlib.import_module(f"algorithms.{name}")
+        about = (module.__doc__ or "").partition("\n")[2].strip()
+        rows = [
+            f"| {axis.replace('_', ' ')} | {escape_markdown(line)} | {escape_markdown(preset.sources.get(axis, ''))} |"
+            for axis, line in preset.objective.formula().items()
+            if axis in preset.sources or axis not in vars(preset.objective) or axis == "ratio"
+        ]
+        sections += [
+            f"## {name}",
+            "",
+            preset.title,
+            "",
+            about,
+            "",
+            "| Axis | In force | Source |",
+            "| :-- | :-- | :-- |",
+        ]
+        sections += [*rows, ""]
+    return "\n".join(sections)
 
 
 def _section(title: str, rows: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.statistics import Interval
 from bench.store import RunRecord
+from reports.parts.alarms import alarm_blocks
 from reports.parts.arms import Arm, arms_of
 from reports.parts.checks import commits_of, warnings_of
 from reports.parts.critic import critic_note
@@ -31,7 +32,7 @@ position = 10
 
 
 def render(runs: Sequence[RunRecord]) -> Page:
-    """Warnings, then for each task the scores and their change."""
+    """Warnings, then for each task the scores, their change and the alarms of training."""
     states = Counter(run.status.state for run in runs)
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     code = "; ".join(commits_of(runs)) or NOT_AVAILABLE
@@ -42,7 +43,7 @@ def render(runs: Sequence[RunRecord]) -> Page:
 
 
 def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
-    return [_score_table(task, arms), _gain_table(task, arms)]
+    return [_score_table(task, arms), _gain_table(task, arms), *alarm_blocks(task, arms)]
 
 
 def measures_of(arms: Sequence[Arm]) -> list[tuple[Measure, int]]:

@@ -1,7 +1,10 @@
 """What every test shares: shape checks on public functions, one thread, and the path of the public data."""
 
+import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jaxtyping import install_import_hook
@@ -13,6 +16,39 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 install_import_hook(["algorithms.axes", "bench.evaluation"], "beartype.beartype")
 
 ROOT = Path(__file__).resolve().parents[1]
+FAST = {"ppo", "grpo", "dr_grpo", "dapo", "dpo", "rloo", "reinforce", "rft"}
+"""Algorithms of which whole runs are made in the default suite: one of each kind; the others are slow."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`each_algorithm` and `each_online` run a test once for each preset, for each policy-gradient preset."""
+    from algorithms.axes.policy_gradient import PolicyGradient
+    from bench.catalog import load_preset, names
+
+    for fixture in {"each_algorithm", "each_online"} & set(metafunc.fixturenames):
+        chosen = [
+            name
+            for name in names("algorithms")
+            if fixture == "each_algorithm" or isinstance(load_preset(name).objective, PolicyGradient)
+        ]
+        marks = {True: (), False: pytest.mark.slow}
+        metafunc.parametrize(fixture, [pytest.param(name, marks=marks[name in FAST]) for name in chosen])
+
+
+@pytest.fixture(scope="session")
+def own_knobs() -> Callable[[str], dict[str, Any]]:
+    """Dotted knobs that an algorithm asks of a tiny run beyond those that all share."""
+
+    def knobs(algorithm: str) -> dict[str, Any]:
+        objective = importlib.import_module(f"algorithms.{algorithm}").objective
+        own: dict[str, Any] = {"critic.lr": 1e-2} if objective.needs.critic else {}
+        if objective.needs.one_update:
+            own["rollout.updates_per_rollout"] = 1
+        if getattr(getattr(objective, "advantage", None), "kind", "") == "pass_at_k":
+            own["objective.advantage.k"] = 2
+        return own
+
+    return knobs
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,14 @@ Shape legend: `batch` completions (rows), `tokens` completion positions, right-p
 lengths, never from token values. Log-probabilities are natural logarithms of softmax(logits / sampling temperature).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from algorithms.axes.masked import Mean
+from algorithms.axes.masked import Summed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,14 @@ class Rollout:
     """The critic's estimate for the state before each token."""
     completion_budget: int
     """Largest number of tokens a completion may have."""
+    correct: Float[Tensor, "batch"] | None = None
+    """The verifier's bit in float64: 1, 0, or NaN where it could not tell."""
+    sampler_logp: Float[Tensor, "batch tokens"] | None = None
+    """The sampling engine's own log-probabilities; NaN where it gave none."""
+    entropy: Float[Tensor, "batch tokens"] | None = None
+    """Entropy of the policy's distribution at each token when the rollout was made, in nats."""
+    next_value: Float[Tensor, "batch"] | None = None
+    """The critic's estimate for the state after the last token."""
 
     @property
     def scorable(self) -> Bool[Tensor, "batch"]:
@@ -43,14 +52,28 @@ class Rollout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Credit:
-    """What credit assignment gives to the loss."""
+class TokenCredit:
+    """What an advantage estimator makes of a rollout."""
 
     advantage: Float[Tensor, "batch tokens"]
     returns: Float[Tensor, "batch tokens"] | None
     """Targets of the critic; None without one."""
     mask: Bool[Tensor, "batch tokens"]
-    """Tokens that take part in the loss and in its denominators: the rollout's mask without unscorable rows."""
+    """The rollout's mask without the rows that the estimator leaves out, such as unscorable ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credit:
+    """What credit assignment gives to the loss."""
+
+    advantage: Float[Tensor, "batch tokens"]
+    returns: Float[Tensor, "batch tokens"] | None
+    mask: Bool[Tensor, "batch tokens"]
+    """Tokens that take part in the loss and in its denominators."""
+    reward: Float[Tensor, "batch"]
+    """The reward that the baseline saw, in float64: after shaping, and after a penalty charged per completion."""
+    weight: Float[Tensor, "batch tokens"] | None
+    """Factor on each token's surrogate: rollout mismatch and choice of tokens; None where it is 1 everywhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +88,10 @@ class Batch:
     mask: Bool[Tensor, "batch tokens"]
     group_tokens: Float[Tensor, "batch"]
     """Number of tokens that the row's whole group has in this optimizer step."""
+    weight: Float[Tensor, "batch tokens"] | None = None
+    """Factor on each token's surrogate, without a gradient; None is 1 everywhere."""
+    entropy: Float[Tensor, "batch tokens"] | None = None
+    """Entropy of the policy's distribution at each token, with its gradient; only an entropy bonus reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +113,17 @@ class PairBatch:
     rejected_logp: Float[Tensor, "pairs"]
     ref_chosen_logp: Float[Tensor, "pairs"]
     ref_rejected_logp: Float[Tensor, "pairs"]
+    chosen_length: Float[Tensor, "pairs"]
+    """Tokens of the chosen completion."""
+    rejected_length: Float[Tensor, "pairs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTotals:
+    """Global counts of one optimizer step on pairs."""
+
+    num_pairs: int
+    num_chosen_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,17 +133,28 @@ class Totals:
     num_tokens: int
     num_sequences: int
     """Completions with at least one token under the mask."""
+    num_rows: int
+    """Completions, those without a token under the mask included."""
     num_groups: int
+    num_microbatches: int
     completion_budget: int
 
     @classmethod
-    def of(cls, mask: Bool[Tensor, "batch tokens"], group: Int[Tensor, "batch"], completion_budget: int) -> "Totals":
+    def of(
+        cls,
+        mask: Bool[Tensor, "batch tokens"],
+        group: Int[Tensor, "batch"],
+        completion_budget: int,
+        num_microbatches: int = 1,
+    ) -> "Totals":
         """Count the rows of a whole optimizer step."""
         used = mask.any(dim=1)
         return cls(
             num_tokens=int(mask.sum()),
             num_sequences=int(used.sum()),
+            num_rows=len(mask),
             num_groups=int(group_index(group[used]).max()) + 1 if bool(used.any()) else 0,
+            num_microbatches=num_microbatches,
             completion_budget=completion_budget,
         )
 
@@ -116,8 +165,8 @@ class LossParts:
 
     loss: Float[Tensor, ""]
     """Sums to the step's loss over its microbatches: already divided by the step's totals."""
-    means: dict[str, Mean]
-    maxima: dict[str, Float[Tensor, ""]]
+    means: Mapping[str, Summed]
+    maxima: Mapping[str, Float[Tensor, ""]]
 
 
 def group_tokens(mask: Bool[Tensor, "batch tokens"], group: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:

@@ -4,6 +4,7 @@ Values under a False mask never matter, not even when they are NaN.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,6 +27,35 @@ class Mean:
         return float(self.total) / count if count else float("nan")
 
 
+@dataclass(frozen=True)
+class Moments:
+    """A statistic of the first two moments that is not taken yet: three sums, so that parts of a batch add up."""
+
+    total: Float[Tensor, ""]
+    square: Float[Tensor, ""]
+    count: Float[Tensor, ""]
+    statistic: Literal["variance", "effective_share"]
+    """Variance with ddof 0; or, of weights, total^2 / (count * square): effective over actual sample size."""
+
+    def plus(self, other: "Moments") -> "Moments":
+        assert self.statistic == other.statistic, f"{self.statistic} and {other.statistic} do not add up"
+        sums = (self.total + other.total, self.square + other.square, self.count + other.count)
+        return Moments(*sums, self.statistic)
+
+    def value(self) -> float:
+        """The statistic; NaN where nothing was counted."""
+        total, square, count = float(self.total), float(self.square), float(self.count)
+        if not count:
+            return float("nan")
+        if self.statistic == "variance":
+            return max(square / count - (total / count) ** 2, 0.0)
+        return total**2 / (count * square) if square else float("nan")
+
+
+Summed = Mean | Moments
+"""What a microbatch may report: it adds up over microbatches and processes, and becomes one number at the end."""
+
+
 def masked(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`values` with exact zeros where the mask is False."""
     return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
@@ -39,6 +69,16 @@ def masked_sum(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) ->
 def masked_mean(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -> Mean:
     """Mean over the positions where the mask is True, as numerator and count."""
     return Mean(masked_sum(values, mask), mask.sum().to(values.dtype))
+
+
+def masked_moments(
+    values: Float[Tensor, "*shape"],
+    mask: Bool[Tensor, "*shape"],
+    statistic: Literal["variance", "effective_share"],
+) -> Moments:
+    """Sums behind a statistic over the positions where the mask is True, in float64."""
+    exact = masked(values, mask).double()
+    return Moments(exact.sum(), (exact**2).sum(), mask.sum().double(), statistic)
 
 
 def masked_std(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], ddof: int) -> Float[Tensor, ""]:

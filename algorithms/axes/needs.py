@@ -11,3 +11,15 @@ class Needs:
     reference: bool
     groups: bool
     """At least two completions of each prompt."""
+    old_logp: bool = False
+    """Log-probabilities of the policy before the rollout's first update, even where its own pass would do."""
+    entropy: bool = False
+    """The policy's entropy at each token when the rollout was made."""
+    entropy_gradient: bool = False
+    """Entropies with their gradient in every update."""
+    next_value: bool = False
+    """The critic's value of the state after the last token."""
+    reward: bool = True
+    """The run's reward; False where the verifier's verdict alone decides."""
+    one_update: bool = False
+    """Each rollout serves one optimizer step, because nothing corrects for an older policy."""

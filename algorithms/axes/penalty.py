@@ -7,9 +7,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from algorithms.axes.batch import Rollout
 from algorithms.axes.knobs import knobs
 
 Estimator = Literal["k1", "k2", "k3"]
+Weight = Literal["none", "ratio", "detached_ratio"]
 
 
 def kl_estimate(
@@ -34,15 +36,18 @@ class NoPenalty:
     """No KL term: no reference model is loaded."""
 
     needs_reference: ClassVar[bool] = False
-    needs_token_credit: ClassVar[bool] = False
+    in_reward: ClassVar[bool] = False
+    per_completion: ClassVar[bool] = False
+    weight: ClassVar[Weight] = "none"
 
-    def token_reward(
-        self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
-    ) -> Float[Tensor, "batch tokens"]:
-        return torch.zeros_like(old_logp)
+    def token_reward(self, rollout: Rollout) -> Float[Tensor, "batch tokens"]:
+        return torch.zeros_like(rollout.old_logp)
 
     def token_loss(
-        self, logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+        self,
+        logp: Float[Tensor, "batch tokens"],
+        ref_logp: Float[Tensor, "batch tokens"] | None,
+        ratio: Float[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"] | None:
         return None
 
@@ -55,20 +60,23 @@ class RewardKL:
     """-coefficient * KL estimate as a reward of each token, before the advantage is taken; no gradient through it."""
 
     needs_reference: ClassVar[bool] = True
-    needs_token_credit: ClassVar[bool] = True
+    in_reward: ClassVar[bool] = True
+    per_completion: ClassVar[bool] = False
+    weight: ClassVar[Weight] = "none"
     coefficient: Annotated[float, Field(gt=0)]
     """Weight of the estimate (beta)."""
     estimator: Estimator = "k1"
     """In the reward only k1 gives the gradient of KL(pi || reference) in expectation."""
 
-    def token_reward(
-        self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
-    ) -> Float[Tensor, "batch tokens"]:
-        assert ref_logp is not None, "the KL penalty reads the reference"
-        return -self.coefficient * kl_estimate(old_logp, ref_logp, self.estimator)
+    def token_reward(self, rollout: Rollout) -> Float[Tensor, "batch tokens"]:
+        assert rollout.ref_logp is not None, "the KL penalty reads the reference"
+        return -self.coefficient * kl_estimate(rollout.old_logp, rollout.ref_logp, self.estimator)
 
     def token_loss(
-        self, logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+        self,
+        logp: Float[Tensor, "batch tokens"],
+        ref_logp: Float[Tensor, "batch tokens"] | None,
+        ratio: Float[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"] | None:
         return None
 
@@ -77,29 +85,65 @@ class RewardKL:
 
 
 @knobs
+class SequenceRewardKL:
+    """-coefficient * sum over tokens of k1 in the completion's reward, before the baseline (RLOO; `reward_seq`)."""
+
+    needs_reference: ClassVar[bool] = True
+    in_reward: ClassVar[bool] = True
+    per_completion: ClassVar[bool] = True
+    weight: ClassVar[Weight] = "none"
+    coefficient: Annotated[float, Field(gt=0)]
+    """Weight of the sum (beta)."""
+
+    def token_reward(self, rollout: Rollout) -> Float[Tensor, "batch tokens"]:
+        assert rollout.ref_logp is not None, "the KL penalty reads the reference"
+        return -self.coefficient * kl_estimate(rollout.old_logp, rollout.ref_logp, "k1")
+
+    def token_loss(
+        self,
+        logp: Float[Tensor, "batch tokens"],
+        ref_logp: Float[Tensor, "batch tokens"] | None,
+        ratio: Float[Tensor, "batch tokens"],
+    ) -> Float[Tensor, "batch tokens"] | None:
+        return None
+
+    def formula(self) -> str:
+        return f"R -= {self.coefficient:g} * sum over tokens of k1(pi_old, reference), in the reward"
+
+
+@knobs
 class LossKL:
     """+coefficient * KL estimate per token in the loss, reduced like the surrogate."""
 
     needs_reference: ClassVar[bool] = True
-    needs_token_credit: ClassVar[bool] = False
+    in_reward: ClassVar[bool] = False
+    per_completion: ClassVar[bool] = False
     coefficient: Annotated[float, Field(gt=0)]
     """Weight of the estimate (beta)."""
     estimator: Estimator = "k3"
     """Expected on-policy gradient: k1 none at all, k2 that of KL(pi || reference), k3 that of KL(reference || pi)."""
+    weight: Weight = "none"
+    """Importance weight on the estimate. With the `ratio` and its gradient k1 and k3 follow KL(pi || reference), also
+    off-policy; with the `detached_ratio` k2 does, and k3 follows KL(reference || pi)."""
 
-    def token_reward(
-        self, old_logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
-    ) -> Float[Tensor, "batch tokens"]:
-        return torch.zeros_like(old_logp)
+    def token_reward(self, rollout: Rollout) -> Float[Tensor, "batch tokens"]:
+        return torch.zeros_like(rollout.old_logp)
 
     def token_loss(
-        self, logp: Float[Tensor, "batch tokens"], ref_logp: Float[Tensor, "batch tokens"] | None
+        self,
+        logp: Float[Tensor, "batch tokens"],
+        ref_logp: Float[Tensor, "batch tokens"] | None,
+        ratio: Float[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"] | None:
         assert ref_logp is not None, "the KL penalty reads the reference"
-        return self.coefficient * kl_estimate(logp, ref_logp, self.estimator)
+        estimate = self.coefficient * kl_estimate(logp, ref_logp, self.estimator)
+        if self.weight == "none":
+            return estimate
+        return estimate * (ratio if self.weight == "ratio" else ratio.detach())
 
     def formula(self) -> str:
-        return f"+ {self.coefficient:g} * {self.estimator}(pi, reference) per token, in the loss"
+        weight = {"none": "", "ratio": "rho ", "detached_ratio": "sg[rho] "}[self.weight]
+        return f"+ {self.coefficient:g} * {weight}{self.estimator}(pi, reference) per token, in the loss"
 
 
-Penalty = NoPenalty | RewardKL | LossKL
+Penalty = NoPenalty | RewardKL | SequenceRewardKL | LossKL

@@ -1,6 +1,7 @@
 """The preference family: pairs of graded samples and a loss on them (DPO and its relatives)."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -8,10 +9,27 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from algorithms.axes.batch import LossParts, PairBatch
+from algorithms.axes.batch import LossParts, PairBatch, PairTotals
 from algorithms.axes.knobs import knobs
 from algorithms.axes.masked import Mean
 from algorithms.axes.needs import Needs
+
+
+@dataclass(frozen=True)
+class LogRatios:
+    """log(pi / reference) of both sides of each pair, summed over tokens, and the sides' numbers of tokens."""
+
+    chosen: Float[Tensor, "pairs"]
+    rejected: Float[Tensor, "pairs"]
+    chosen_length: Float[Tensor, "pairs"]
+    rejected_length: Float[Tensor, "pairs"]
+
+    @property
+    def per_token(self) -> "LogRatios":
+        """Each log-ratio divided by its completion's tokens."""
+        chosen = self.chosen / self.chosen_length.clamp(min=1)
+        rejected = self.rejected / self.rejected_length.clamp(min=1)
+        return LogRatios(chosen, rejected, self.chosen_length, self.rejected_length)
 
 
 @knobs
@@ -21,12 +39,76 @@ class Sigmoid:
     beta: Annotated[float, Field(gt=0)]
     """Strength of the pull towards the reference."""
 
-    def __call__(self, margin: Float[Tensor, "pairs"]) -> Float[Tensor, "pairs"]:
-        """`margin`: difference of the summed log-ratios to the reference, chosen minus rejected."""
-        return -logsigmoid(self.beta * margin)
+    def __call__(self, ratios: LogRatios) -> Float[Tensor, "pairs"]:
+        return -logsigmoid(self.beta * (ratios.chosen - ratios.rejected))
 
     def formula(self) -> str:
         return f"-log sigmoid({self.beta:g} * (log-ratio of chosen - log-ratio of rejected)), log-probabilities summed"
+
+
+@knobs
+class SigmoidNorm:
+    """-log sigmoid(beta * margin) with each side's log-ratio divided by its length (Tulu 3, 2411.15124)."""
+
+    beta: Annotated[float, Field(gt=0)]
+    """Strength of the pull towards the reference, per token: larger than DPO's."""
+
+    def __call__(self, ratios: LogRatios) -> Float[Tensor, "pairs"]:
+        mean = ratios.per_token
+        return -logsigmoid(self.beta * (mean.chosen - mean.rejected))
+
+    def formula(self) -> str:
+        return f"-log sigmoid({self.beta:g} * (log-ratio of chosen / its L - log-ratio of rejected / its L))"
+
+
+@knobs
+class Ipo:
+    """(margin - 1 / (2 beta))^2: the squared loss of IPO (2310.12036, Eq. 17), whose margin has a finite target."""
+
+    beta: Annotated[float, Field(gt=0)]
+    """Regularisation (the paper's tau): the margin is pulled to 1 / (2 beta)."""
+    per_token: bool = True
+    """Divide each side's log-ratio by its length, as TRL does; otherwise sums, as the paper's equation has them."""
+
+    def __call__(self, ratios: LogRatios) -> Float[Tensor, "pairs"]:
+        sides = ratios.per_token if self.per_token else ratios
+        return (sides.chosen - sides.rejected - 1 / (2 * self.beta)) ** 2
+
+    def formula(self) -> str:
+        length = " / its L" if self.per_token else ""
+        return f"(log-ratio of chosen{length} - log-ratio of rejected{length} - 1 / (2 * {self.beta:g}))^2"
+
+
+@knobs
+class NoLikelihood:
+    """The preference loss alone."""
+
+    def __call__(self, batch: PairBatch, totals: PairTotals) -> Float[Tensor, ""] | None:
+        return None
+
+    def formula(self) -> str:
+        return "none"
+
+
+@knobs
+class ChosenLikelihood:
+    """+coefficient * negative log-likelihood of the chosen side, which DPO alone lets fall (IRPO, 2404.19733)."""
+
+    coefficient: Annotated[float, Field(gt=0)]
+    """Weight of the term (alpha)."""
+    normalise: Literal["sequence", "token"] = "sequence"
+    """Mean over pairs of the mean over tokens (2404.19733, Eq. 1), or mean over all chosen tokens of the step (TRL)."""
+
+    def __call__(self, batch: PairBatch, totals: PairTotals) -> Float[Tensor, ""] | None:
+        """The microbatch's share of the term."""
+        if self.normalise == "token":
+            return -self.coefficient * batch.chosen_logp.sum() / max(totals.num_chosen_tokens, 1)
+        mean = batch.chosen_logp / batch.chosen_length.clamp(min=1)
+        return -self.coefficient * mean.sum() / totals.num_pairs
+
+    def formula(self) -> str:
+        over = "pairs of the mean over tokens" if self.normalise == "sequence" else "all chosen tokens of the step"
+        return f"- {self.coefficient:g} * mean of log pi(chosen) over {over}"
 
 
 @knobs
@@ -35,7 +117,7 @@ class GradedPairs:
 
     For a 0/1 reward this is correct against wrong. A tie never makes a pair. Both sides must have ended by themselves
     unless told otherwise: a truncated reject teaches "stop", not "be right". Both lists are shuffled and zipped, the
-    shorter one cycled (IRPO, 2404.19733, footnote 1); identical texts enter once.
+    shorter one cycled (IRPO, 2404.19733, section 2); identical texts enter once.
     """
 
     max_pairs_per_prompt: Annotated[int, Field(ge=1)] = 8
@@ -65,10 +147,12 @@ class GradedPairs:
 
 @knobs
 class Preference:
-    """mean over pairs of loss(margin), on pairs made once from the starting policy's samples."""
+    """mean over pairs of loss(log-ratios) + likelihood term, on pairs made once from the starting policy's samples."""
 
-    loss_function: Sigmoid
-    """The loss of a pair, given its margin."""
+    loss_function: Annotated[Sigmoid | SigmoidNorm | Ipo, Field(discriminator="kind")]
+    """The loss of a pair, given both sides' log-ratios to the reference."""
+    likelihood: Annotated[NoLikelihood | ChosenLikelihood, Field(discriminator="kind")] = NoLikelihood()
+    """Whether the chosen side's likelihood is held up."""
     pairing: GradedPairs
     """How graded samples become pairs."""
 
@@ -77,26 +161,33 @@ class Preference:
         """Groups of samples to pair, and the reference's log-probabilities."""
         return Needs(critic=False, reference=True, groups=True)
 
-    def loss(self, batch: PairBatch, num_pairs: int) -> LossParts:
-        """A microbatch's share of the step's loss: the sum over its pairs divided by the step's `num_pairs`."""
-        chosen = batch.chosen_logp - batch.ref_chosen_logp.detach()
-        rejected = batch.rejected_logp - batch.ref_rejected_logp.detach()
-        margin = chosen - rejected
-        loss = self.loss_function(margin).sum() / num_pairs
+    def loss(self, batch: PairBatch, totals: PairTotals) -> LossParts:
+        """A microbatch's share of the step's loss: sums over its pairs divided by the step's totals."""
+        ratios = LogRatios(
+            batch.chosen_logp - batch.ref_chosen_logp.detach(),
+            batch.rejected_logp - batch.ref_rejected_logp.detach(),
+            batch.chosen_length,
+            batch.rejected_length,
+        )
+        loss, likelihood = self.loss_function(ratios).sum() / totals.num_pairs, self.likelihood(batch, totals)
         with torch.no_grad():
+            margin, beta = ratios.chosen - ratios.rejected, self.loss_function.beta
             count = margin.new_tensor(len(margin))
             means = {
                 "dpo/accuracy": Mean((margin > 0).to(margin.dtype).sum(), count),
-                "dpo/margin": Mean(self.loss_function.beta * margin.detach().sum(), count),
+                "dpo/margin": Mean(beta * margin.detach().sum(), count),
+                "dpo/chosen_reward": Mean(beta * ratios.chosen.detach().sum(), count),
+                "dpo/rejected_reward": Mean(beta * ratios.rejected.detach().sum(), count),
                 "dpo/chosen_logp": Mean(batch.chosen_logp.detach().sum(), count),
                 "dpo/rejected_logp": Mean(batch.rejected_logp.detach().sum(), count),
             }
-        return LossParts(loss=loss, means=means, maxima={})
+        return LossParts(loss=loss if likelihood is None else loss + likelihood, means=means, maxima={})
 
     def formula(self) -> dict[str, str]:
         """The formula in force, one line an axis."""
         return {
             "loss_function": self.loss_function.formula(),
+            "likelihood": self.likelihood.formula(),
             "pairing": self.pairing.formula(),
             "reduction": "mean over the pairs of the step",
         }

@@ -17,16 +17,27 @@ def _sums(loss: Float[Tensor, "batch tokens"], batch: Batch) -> Float[Tensor, "b
     return masked(loss, batch.mask).sum(dim=1)
 
 
+def _completions(totals: Totals, count_masked: bool) -> int:
+    return max(totals.num_rows if count_masked else totals.num_sequences, 1)
+
+
+def _counted(count_masked: bool) -> str:
+    return "Z = completions in the step" + (", those that left the loss included" if count_masked else "")
+
+
 @knobs
 class SequenceMean:
     """Mean over completions of their token means: w = 1 / L_i, Z = #completions (GRPO; `seq_mean_token_mean`)."""
 
+    count_masked: bool = False
+    """Whether completions that left the loss still count in Z, as they do in TRL."""
+
     def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
         lengths = batch.mask.sum(dim=1).clamp(min=1)
-        return (_sums(loss, batch) / lengths).sum() / max(totals.num_sequences, 1)
+        return (_sums(loss, batch) / lengths).sum() / _completions(totals, self.count_masked)
 
     def formula(self) -> str:
-        return "mean over completions of the mean over their tokens; Z = completions in the step"
+        return f"mean over completions of the mean over their tokens; {_counted(self.count_masked)}"
 
 
 @knobs
@@ -56,22 +67,42 @@ class GroupTokenMean:
 class ConstantLength:
     """Sum over tokens divided by the completion budget, mean over completions (Dr. GRPO; `const_len`)."""
 
+    count_masked: bool = False
+    """Whether completions that left the loss still count in Z, as they do in TRL."""
+
     def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
-        return _sums(loss, batch).sum() / (totals.completion_budget * max(totals.num_sequences, 1))
+        return _sums(loss, batch).sum() / (totals.completion_budget * _completions(totals, self.count_masked))
 
     def formula(self) -> str:
-        return "sum over tokens / completion budget, mean over completions; Z = completions in the step"
+        return f"sum over tokens / completion budget, mean over completions; {_counted(self.count_masked)}"
 
 
 @knobs
 class SequenceSum:
     """Mean over completions of the sum over their tokens: w = 1, Z = #completions (`seq_mean_token_sum`)."""
 
+    count_masked: bool = False
+    """Whether completions that left the loss still count in Z, as they do in TRL."""
+
     def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
-        return _sums(loss, batch).sum() / max(totals.num_sequences, 1)
+        return _sums(loss, batch).sum() / _completions(totals, self.count_masked)
 
     def formula(self) -> str:
-        return "mean over completions of the sum over their tokens; Z = completions in the step"
+        return f"mean over completions of the sum over their tokens; {_counted(self.count_masked)}"
 
 
-Reduction = SequenceMean | TokenMean | GroupTokenMean | ConstantLength | SequenceSum
+@knobs
+class MicrobatchTokenMean:
+    """Mean over microbatches of the mean over their tokens (TRL's `bnpo`; `microbatch_token_mean`).
+
+    The one reduction that the split into microbatches changes: for parity and for showing what that costs.
+    """
+
+    def __call__(self, loss: Float[Tensor, "batch tokens"], batch: Batch, totals: Totals) -> Float[Tensor, ""]:
+        return _sums(loss, batch).sum() / batch.mask.sum().clamp(min=1) / totals.num_microbatches
+
+    def formula(self) -> str:
+        return "mean over microbatches of the mean over their tokens; Z = tokens in the microbatch"
+
+
+Reduction = SequenceMean | TokenMean | GroupTokenMean | ConstantLength | SequenceSum | MicrobatchTokenMean

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from algorithms.axes.batch import Rollout
@@ -46,4 +46,52 @@ class SoftOverlong:
         return f"R + {self.factor:g} * clip((L_max - B - L) / B, -1, 0), B = {self.buffer:g} L_max"
 
 
-Shaping = NoShaping | SoftOverlong
+@knobs
+class MissingEos:
+    """R - penalty for completions that the budget cut before they ended by themselves."""
+
+    penalty: Annotated[float, Field(gt=0)]
+    """What a missing end costs, in units of reward."""
+
+    def __call__(self, rollout: Rollout) -> Float[Tensor, "batch"]:
+        return rollout.reward - self.penalty * (~rollout.terminated).double()
+
+    def formula(self) -> str:
+        return f"R - {self.penalty:g} where the budget cut the completion"
+
+
+@knobs
+class Rescale:
+    """clip(scale * R, low, high): reward scaling and clipping, the latter RLOO's `reward_clip_range` in TRL."""
+
+    scale: Annotated[float, Field(gt=0)] = 1.0
+    """Factor on the reward; no effect on advantages that are divided by a standard deviation."""
+    low: float | None = None
+    """Smallest shaped reward; null is no bound."""
+    high: float | None = None
+    """Largest shaped reward; null is no bound."""
+
+    @model_validator(mode="after")
+    def _does_something(self) -> "Rescale":
+        if self.scale == 1 and self.low is None and self.high is None:
+            raise ValueError("rescale does nothing with scale 1 and no bound: give one of them, or kind=no_shaping")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low is {self.low:g}, must be below high = {self.high:g}")
+        return self
+
+    def __call__(self, rollout: Rollout) -> Float[Tensor, "batch"]:
+        scaled = self.scale * rollout.reward
+        return scaled if self.low is None and self.high is None else scaled.clamp(min=self.low, max=self.high)
+
+    def formula(self) -> str:
+        scaled = "R" if self.scale == 1 else f"{self.scale:g} R"
+        if self.low is None and self.high is None:
+            return scaled
+        low, high = (
+            ("-inf" if self.low is None else f"{self.low:g}"),
+            ("inf" if self.high is None else f"{self.high:g}"),
+        )
+        return f"clip({scaled}, {low}, {high})"
+
+
+Shaping = NoShaping | SoftOverlong | MissingEos | Rescale

@@ -1,6 +1,7 @@
 """What the tests of objectives share: batches and rollouts from plain lists, and a ragged example for identities."""
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
@@ -86,8 +87,8 @@ def make_batch() -> Callable[..., tuple[Batch, Totals]]:
 
 @pytest.fixture
 def make_rollout() -> Callable[..., Rollout]:
-    """Graded completions from rewards: by default groups of the size given, two tokens each, all ended by
-    themselves."""
+    """Graded completions from rewards: by default groups of the size given, two tokens each, all ended by themselves,
+    correct from a reward of 1 on."""
 
     def make(
         reward: Sequence[float], *, group_size: int | None = None, mask: Rows | None = None, **given: Any
@@ -104,6 +105,7 @@ def make_rollout() -> Callable[..., Rollout]:
             ref_logp=torch.zeros(valid.shape),
             value=torch.zeros(valid.shape),
             completion_budget=10,
+            correct=torch.tensor([value if math.isnan(value) else float(value >= 1) for value in reward]).double(),
         )
         return replace(plain, **given)
 

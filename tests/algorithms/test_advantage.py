@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms.axes.advantage import GAE, GroupCentred, GroupStandardised, degenerate
+from algorithms.axes.baseline import GroupCentred, GroupStandardised, degenerate
 from algorithms.axes.batch import Rollout
+from algorithms.axes.returns import GAE, generalised_advantage
 
 NAN = math.nan
 MakeRollout = Callable[..., Rollout]
@@ -122,7 +123,7 @@ def test_every_token_of_a_completion_has_its_advantage(make_rollout: MakeRollout
 def test_gae_by_hand() -> None:
     """OBJ-34: rewards 0, 1, 0, values 0, 0, 100, the last masked out: A_1 = 1, A_0 = 0 + 0.95 * 1."""
     rows = [torch.tensor([values]) for values in ([0.0, 1.0, 0.0], [0.0, 0.0, 100.0])]
-    advantage = GAE(gamma=1.0, lam=0.95).estimate(*rows, torch.tensor([[True, True, False]]))
+    advantage = generalised_advantage(*rows, torch.tensor([[True, True, False]]), gamma=1.0, lam=0.95)
     assert advantage.tolist() == [[0.95, 1.0, 0.0]]
 
 
@@ -132,7 +133,10 @@ def test_gae_on_two_rows_by_hand() -> None:
     reward = torch.tensor([[0.0, 0.0, 8.0], [0.0, 3.0, NAN]])
     value = torch.tensor([[4.0, 2.0, 6.0], [1.0, 1.0, NAN]])
     mask = torch.tensor([[True, True, True], [True, True, False]])
-    assert GAE(gamma=0.5, lam=0.5).estimate(reward, value, mask).tolist() == [[-2.625, 1.5, 2.0], [0.0, 2.0, 0.0]]
+    assert generalised_advantage(reward, value, mask, gamma=0.5, lam=0.5).tolist() == [
+        [-2.625, 1.5, 2.0],
+        [0.0, 2.0, 0.0],
+    ]
 
 
 def oracle(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float) -> Tensor:
@@ -155,7 +159,7 @@ def test_gae_agrees_with_its_definition(gamma: float, lam: float) -> None:
     reward, value = (torch.randn(12, 9, generator=generator, dtype=torch.float64) for _ in range(2))
     mask = torch.rand(12, 9, generator=generator) < torch.linspace(0, 1.1, 12)[:, None]
     hidden = torch.where(mask, 0.0, NAN)
-    estimate = GAE(gamma=gamma, lam=lam).estimate(reward + hidden, value + hidden, mask)
+    estimate = generalised_advantage(reward + hidden, value + hidden, mask, gamma, lam)
     assert torch.allclose(estimate, oracle(reward, value, mask, gamma, lam), atol=1e-12, rtol=0)
 
 

@@ -8,26 +8,49 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from algorithms import grpo
-from algorithms.axes.advantage import GAE, Advantage, GroupCentred, GroupStandardised
+from algorithms.axes.advantage import Advantage
+from algorithms.axes.baseline import GroupCentred, GroupStandardised, PassAtK
+from algorithms.axes.bonus import Bonus, EntropyBonus
+from algorithms.axes.focus import Focus, TopEntropyTokens
+from algorithms.axes.imitation import AcceptedSamples, GoldSolutions
 from algorithms.axes.knobs import kind_of, knobs_of, snake_case
+from algorithms.axes.mismatch import Mismatch, TokenMask, TokenTruncate
 from algorithms.axes.objective import Objective
 from algorithms.axes.penalty import LossKL, NoPenalty, Penalty, RewardKL
 from algorithms.axes.policy_gradient import PolicyGradient
-from algorithms.axes.preference import GradedPairs, Preference, Sigmoid
+from algorithms.axes.preference import (
+    ChosenLikelihood,
+    GradedPairs,
+    Ipo,
+    NoLikelihood,
+    Sigmoid,
+    SigmoidNorm,
+)
+from algorithms.axes.ratio import Ratio, SequenceRatio
 from algorithms.axes.reduction import Reduction
+from algorithms.axes.returns import GAE, LengthAdaptiveGAE, Returns
 from algorithms.axes.selection import DropUniformGroups, KeepAll, Selection
-from algorithms.axes.shaping import NoShaping, Shaping, SoftOverlong
-from algorithms.axes.surrogate import Clip
+from algorithms.axes.shaping import NoShaping, Rescale, Shaping, SoftOverlong
+from algorithms.axes.surrogate import Cispo, Clip, DualClip, Surrogate
+from algorithms.axes.truncation import MaskTruncated, Truncation
 from algorithms.axes.value import NoCritic, Value, ValueLoss
 
-UNIONS = (Advantage, Penalty, Reduction, Selection, Shaping, Value)
-COMPONENTS = [cls for union in UNIONS for cls in get_args(union)] + [
-    Clip,
-    Sigmoid,
-    GradedPairs,
-    PolicyGradient,
-    Preference,
-]
+ONLINE = (
+    Advantage,
+    Bonus,
+    Focus,
+    Mismatch,
+    Penalty,
+    Ratio,
+    Reduction,
+    Selection,
+    Shaping,
+    Surrogate,
+    Truncation,
+    Value,
+)
+OFFLINE = [Sigmoid, SigmoidNorm, Ipo, NoLikelihood, ChosenLikelihood, GradedPairs, GoldSolutions, AcceptedSamples]
+COMPONENTS = [cls for union in ONLINE for cls in get_args(union)] + OFFLINE + list(get_args(Objective))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +78,7 @@ def test_knobs_of_a_component_are_its_own_and_nothing_derived() -> None:
     """Not `kind`, and not the facts about a class that the family reads (`needs_critic`, `max_rounds` of `KeepAll`)."""
     assert knobs_of(GroupStandardised(ddof=0, epsilon=0.5)) == {"ddof": 0, "epsilon": 0.5}
     assert knobs_of(KeepAll()) == {}
-    assert knobs_of(GAE()) == {"gamma": 1.0, "lam": 1.0, "whiten": True}
+    assert knobs_of(PassAtK(k=3)) == {"k": 3}
     assert kind_of(GAE()) == "gae"
 
 
@@ -95,6 +118,24 @@ def test_knobs_of_a_component_are_its_own_and_nothing_derived() -> None:
         (Sigmoid, {"beta": 0.0}),
         (GradedPairs, {"max_pairs_per_prompt": 0}),
         (GradedPairs, {"require_termination": "no"}),
+        (DualClip, {"cap": 1.0}),
+        (Cispo, {}),
+        (Cispo, {"high": 0.0}),
+        (SequenceRatio, {"low": 0.2}),
+        (Rescale, {"scale": 0.0}),
+        (TokenTruncate, {"high": 0.5}),
+        (TokenMask, {"low": 1.5}),
+        (TopEntropyTokens, {"share": 1.0}),
+        (EntropyBonus, {"coefficient": 0.0}),
+        (MaskTruncated, {"in_baseline": 1}),
+        (Returns, {"baseline": "median"}),
+        (LengthAdaptiveGAE, {"lam": 0.95}),
+        (LengthAdaptiveGAE, {"alpha": 0.0}),
+        (PassAtK, {"k": 0}),
+        (LossKL, {"coefficient": 0.1, "weight": "rho"}),
+        (Ipo, {"beta": 0.0}),
+        (ChosenLikelihood, {"coefficient": 1.0, "normalise": "batch"}),
+        (AcceptedSamples, {"max_per_prompt": 0}),
     ],
 )
 def test_what_cannot_be_meant_is_refused(cls: type, given: dict[str, Any]) -> None:
@@ -102,6 +143,15 @@ def test_what_cannot_be_meant_is_refused(cls: type, given: dict[str, Any]) -> No
     with pytest.raises(ValidationError) as caught:
         cls(**given)
     assert caught.value.errors()[0]["loc"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({}, "rescale does nothing"), ({"low": 1.0, "high": 1.0}, "low is 1, must be below high = 1")],
+)
+def test_a_rescaling_that_does_nothing_or_holds_nothing_is_refused(given: dict[str, float], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Rescale(**given)
 
 
 def test_components_are_keyword_only_and_frozen() -> None:
@@ -133,7 +183,7 @@ def test_when_the_kind_changes_the_old_components_knobs_are_errors() -> None:
     plain["penalty"]["kind"] = "no_penalty"
     with pytest.raises(ValidationError) as caught:
         adapter.validate_json(json.dumps(plain))
-    assert {error["loc"][-1] for error in caught.value.errors()} == {"coefficient", "estimator"}
+    assert {error["loc"][-1] for error in caught.value.errors()} == {"coefficient", "estimator", "weight"}
 
 
 @pytest.mark.parametrize("cls", COMPONENTS, ids=lambda cls: cls.__name__)

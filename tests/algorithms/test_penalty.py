@@ -1,13 +1,15 @@
 """KL estimators: their expectation and the gradient that each really follows, by enumerating a small softmax."""
 
 import math
-from typing import get_args
+from collections.abc import Callable
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from algorithms.axes.penalty import Estimator, LossKL, NoPenalty, RewardKL, kl_estimate
+from algorithms.axes.batch import Rollout
+from algorithms.axes.penalty import Estimator, LossKL, NoPenalty, RewardKL, SequenceRewardKL, kl_estimate
 
 LOGITS = torch.tensor([0.3, -1.2, 2.0, 0.5], dtype=torch.float64)
 REFERENCE = torch.log_softmax(torch.tensor([1.0, 0.2, -0.7, 0.1], dtype=torch.float64), dim=0)
@@ -86,17 +88,57 @@ def test_gradient_in_the_reward_on_policy() -> None:
         assert follows == (estimator == "k1")
 
 
-def test_placement_by_hand() -> None:
+def test_placement_by_hand(make_rollout: Callable[..., Rollout]) -> None:
     """d = 0.2 and -0.4: the reward is -beta k, without a gradient; the loss is +beta k, with one; none is none."""
-    old_logp, ref_logp = torch.tensor([[-1.0, -1.4]]), torch.tensor([[-1.2, -1.0]])
-    assert RewardKL(coefficient=0.5).token_reward(old_logp, ref_logp).tolist() == [pytest.approx([-0.1, 0.2])]
-    assert RewardKL(coefficient=0.5).token_loss(old_logp, ref_logp) is None
-    charged = LossKL(coefficient=0.5, estimator="k2").token_loss(old_logp, ref_logp)
-    assert charged is not None
-    assert charged.tolist() == [pytest.approx([0.01, 0.04])]
-    assert LossKL(coefficient=0.5).token_reward(old_logp, ref_logp).tolist() == [[0, 0]]
-    assert NoPenalty().token_loss(old_logp, None) is None
-    assert NoPenalty().token_reward(old_logp, None).tolist() == [[0, 0]]
+    old_logp, ref_logp, ratio = torch.tensor([[-1.0, -1.4]]), torch.tensor([[-1.2, -1.0]]), torch.tensor([[1.5, 2.0]])
+    rollout = make_rollout([1.0], old_logp=old_logp, ref_logp=ref_logp)
+    for penalty in (RewardKL(coefficient=0.5), SequenceRewardKL(coefficient=0.5)):
+        assert penalty.token_reward(rollout).tolist() == [pytest.approx([-0.1, 0.2])]
+        assert penalty.token_loss(old_logp, ref_logp, ratio) is None
+    charges = {"none": [0.01, 0.04], "ratio": [0.015, 0.08], "detached_ratio": [0.015, 0.08]}
+    for weight, expected in charges.items():
+        charged = LossKL(coefficient=0.5, estimator="k2", weight=weight).token_loss(old_logp, ref_logp, ratio)
+        assert charged is not None
+        assert charged.tolist() == [pytest.approx(expected)]
+    assert LossKL(coefficient=0.5).token_reward(rollout).tolist() == [[0, 0]]
+    assert NoPenalty().token_loss(old_logp, None, ratio) is None
+    assert NoPenalty().token_reward(rollout).tolist() == [[0, 0]]
+
+
+# Spec section 5: what each weighted estimate follows in expectation; None: neither divergence.
+FOLLOWED = {
+    ("k1", "none"): ("nothing", None),
+    ("k2", "none"): ("reverse", None),
+    ("k3", "none"): ("forward", None),
+    ("k1", "ratio"): ("reverse", "reverse"),
+    ("k3", "ratio"): ("reverse", "reverse"),
+    ("k2", "ratio"): (None, None),
+    ("k2", "detached_ratio"): ("reverse", "reverse"),
+    ("k3", "detached_ratio"): ("forward", "forward"),
+    ("k1", "detached_ratio"): ("nothing", "nothing"),
+}
+
+
+@pytest.mark.parametrize(("estimator", "weight"), FOLLOWED)
+def test_the_table_of_gradients_by_enumeration(estimator: Any, weight: Any) -> None:
+    """Expectation over the policy itself, then over an older one, of the gradient of the term as it enters the loss."""
+    behind = torch.log_softmax(torch.tensor([0.9, -0.2, 1.1, -0.5], dtype=torch.float64), dim=0)
+    for old_logp, expected in zip((None, behind), FOLLOWED[estimator, weight], strict=True):
+        logits = LOGITS.clone().requires_grad_()
+        logp = torch.log_softmax(logits, dim=0)
+        old = logp.detach() if old_logp is None else old_logp
+        term = LossKL(coefficient=1.0, estimator=estimator, weight=weight).token_loss(
+            logp[None, :], REFERENCE[None, :], (logp - old).exp()[None, :]
+        )
+        assert term is not None
+        found = gradient((old.exp() * term[0]).sum(), logits)
+        candidates = {
+            "nothing": torch.zeros(4, dtype=torch.float64),
+            "reverse": gradient(reverse_kl(logp), logits),
+            "forward": gradient(forward_kl(logp), logits),
+        }
+        matches = [name for name, exact in candidates.items() if torch.allclose(found, exact, atol=1e-13, rtol=0)]
+        assert matches == ([] if expected is None else [expected])
 
 
 def test_the_reference_is_needed_exactly_where_it_is_read() -> None:

@@ -1,4 +1,4 @@
-"""Reductions: five different numbers from the same losses, and one number however the step is cut up."""
+"""Reductions: different numbers from the same losses, and one number however the step is cut up."""
 
 import math
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from algorithms.axes.batch import Batch, Totals, group_tokens
 from algorithms.axes.reduction import (
     ConstantLength,
     GroupTokenMean,
+    MicrobatchTokenMean,
     Reduction,
     SequenceMean,
     SequenceSum,
@@ -20,6 +21,8 @@ from algorithms.axes.reduction import (
 )
 
 REDUCTIONS = get_args(Reduction)
+SPLIT_FREE = [cls for cls in REDUCTIONS if cls is not MicrobatchTokenMean]
+COUNTED = [SequenceMean, ConstantLength, SequenceSum]
 SPLITS = [
     [range(8)],
     [range(4), range(4, 8)],
@@ -30,7 +33,7 @@ SPLITS = [
 MakeBatch = Callable[..., tuple[Batch, Totals]]
 
 
-@pytest.fixture(params=REDUCTIONS, ids=lambda cls: cls.__name__)
+@pytest.fixture(params=SPLIT_FREE, ids=lambda cls: cls.__name__)
 def reduce(request: pytest.FixtureRequest) -> Callable[[Batch, Totals], Tensor]:
     """The reduction of a loss that is the log-probability itself, so that its gradient is the weight of each token."""
     reduction = request.param()
@@ -57,8 +60,27 @@ def test_by_hand(reduction: Any, one_group: float, two_groups: float, make_batch
 
 def test_no_two_reductions_are_the_same(ragged: Any) -> None:
     example = ragged()
-    results = [float(cls()(example.batch.logp, example.batch, example.totals)) for cls in REDUCTIONS]
-    assert len({round(result, 9) for result in results}) == len(REDUCTIONS)
+    results = [float(cls()(example.batch.logp, example.batch, example.totals)) for cls in SPLIT_FREE]
+    assert len({round(result, 9) for result in results}) == len(SPLIT_FREE)
+
+
+def test_the_microbatch_mean_depends_on_the_split_and_on_nothing_else_in_one_part(ragged: Any) -> None:
+    """OBJ-04's bug as a component: 4 tokens of loss 1 and 1 token of loss 6 are 2.0 in one part, (1 + 6) / 2 in two."""
+    example = ragged(lengths=(4, 1))
+    loss = torch.tensor([[1.0, 1, 1, 1], [6, 99, 99, 99]], dtype=torch.float64)
+    whole, halves = example.totals, replace(example.totals, num_microbatches=2)
+    assert float(MicrobatchTokenMean()(loss, example.batch, whole)) == pytest.approx(2.0)
+    parts = [MicrobatchTokenMean()(loss[[row]], example.rows([row]), halves) for row in (0, 1)]
+    assert float(sum(parts)) == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize("cls", COUNTED, ids=lambda cls: cls.__name__)
+def test_rows_that_left_the_loss_may_count(cls: Any, make_batch: MakeBatch) -> None:
+    """Four rows, one without a token: Z is 3, or 4 where masked rows count as they do in TRL."""
+    batch, totals = make_batch([[-1.0, -2.0]] * 4, mask=[[1, 1], [1, 0], [0, 0], [1, 1]])
+    assert (totals.num_sequences, totals.num_rows) == (3, 4)
+    own, counted = (float(cls(count_masked=flag)(batch.logp, batch, totals)) for flag in (False, True))
+    assert own * 3 == pytest.approx(counted * 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from algorithms import dapo
-from algorithms.axes.advantage import GroupStandardised
+from algorithms.axes.baseline import GroupStandardised
 from algorithms.axes.batch import Rollout
 from algorithms.axes.shaping import NoShaping, SoftOverlong
 

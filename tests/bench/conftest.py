@@ -36,12 +36,11 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tiny_run(shared_cache: Path, tmp_path: Path) -> Callable[..., Run]:
+def tiny_run(shared_cache: Path, tmp_path: Path, own_knobs: Callable[[str], dict[str, Any]]) -> Callable[..., Run]:
     """`tiny_run("dapo", **{"optimizer.lr": 1e-4})`: the tiny run with an algorithm and dotted knobs."""
 
     def make(algorithm: str, **knobs: Any) -> Run:
-        critic = {"critic": {"lr": 1e-2}} if algorithm == "ppo" else {}
         output = {"output": {"root": str(tmp_path), "cache": str(shared_cache)}}
-        return build_run({"algorithm": algorithm, **TINY, **critic, **output}, nested(knobs))
+        return build_run({"algorithm": algorithm, **TINY, **output}, nested({**own_knobs(algorithm), **knobs}))
 
     return make

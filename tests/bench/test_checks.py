@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bench.loading import ConfigError, build_run, nested
+from bench.loading import ConfigError, build_run, change, nested
 from tasks.chain_sum import ChainSum
 
 _MINIMAL: dict[str, Any] = {
     "task": "chain_sum",
-    "rollout": {"prompts": 8, "group_size": 4, "max_completion_tokens": 20},
+    "rollout": {"prompts": 8, "group_size": 4, "updates_per_rollout": 2, "max_completion_tokens": 20},
     "optimizer": {"lr": 1e-4, "microbatch_sequences": 16},
     "budget": {"updates": 8},
 }
@@ -41,8 +41,20 @@ def test_ppo_takes_single_completions() -> None:
     assert _accepted({"algorithm": "ppo", "critic.lr": 1e-5, "rollout.group_size": 1})
 
 
-def test_evaluation_samples_are_free_of_the_training_group() -> None:
-    assert _accepted({"rollout.group_size": 8, "evaluation.samples": 5, "evaluation.ks": [1]})
+@pytest.mark.parametrize(
+    ("samples", "ks"), [(5, (1, 2, 4)), (1, (1,)), (3, (1, 2)), (16, (1, 2, 4, 8, 16)), (64, (1, 2, 4, 8, 16))]
+)
+def test_cfg_05_evaluation_samples_are_free_of_the_training_group(samples: int, ks: tuple[int, ...]) -> None:
+    """K left alone follows the samples, also when those are changed later; a K that was asked for is not moved."""
+    run = build_run(_MINIMAL, nested({"rollout.group_size": 8, "evaluation.samples": samples}))
+    assert run.evaluation.all_ks == ks
+    assert change(run, {"evaluation.samples": 2}).evaluation.all_ks == (1, 2)
+    written = change(run, {"evaluation.ks": list(ks)})
+    assert written.evaluation.all_ks == ks
+    assert written.id == run.id, "a default that is written out is the same run"
+    assert _mistakes({"evaluation.samples": samples, "evaluation.ks": [1, samples + 1]})[0].startswith(
+        f"evaluation.ks: {samples + 1} given, must be at most evaluation.samples = {samples}, "
+    )
 
 
 def test_minibatches_are_whole_groups() -> None:
@@ -137,12 +149,12 @@ def test_several_mistakes_are_listed_at_once() -> None:
     lines = _mistakes(
         {"rollout.group_size": 1, "critic.lr": 1.0, "evaluation.ks": [128], "rollout.updates_per_rollout": 5}
     )
-    assert [line.partition(":")[0] for line in lines] == [
+    assert sorted(line.partition(":")[0] for line in lines) == [
+        "budget.updates",
+        "critic",
+        "evaluation.ks",
         "rollout.group_size",
         "rollout.updates_per_rollout",
-        "budget.updates",
-        "evaluation.ks",
-        "critic",
     ]
 
 

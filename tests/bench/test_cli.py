@@ -15,7 +15,7 @@ from bench.loading import build_run, load_run
 _YAML = """
 algorithm: dapo
 task: chain_sum
-rollout: {prompts: 8, group_size: 4, max_completion_tokens: 20}
+rollout: {prompts: 8, group_size: 4, updates_per_rollout: 2, max_completion_tokens: 20}
 optimizer: {lr: 1e-6, microbatch_sequences: 16}
 budget: {updates: 8}
 """
@@ -132,9 +132,9 @@ def test_diff_of_two_algorithms_is_what_turns_one_into_the_other() -> None:
 
 def test_diff_of_runs_says_what_the_run_changed(run_yaml: str, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text(_YAML.replace("updates: 8", "updates: 9") + "objective: {surrogate: {high: 0.3}}\n")
+    other.write_text(_YAML.replace("updates: 8", "updates: 10") + "objective: {surrogate: {high: 0.3}}\n")
     rows = [line.split()[:3] for line in _bench("diff", run_yaml, str(other))[1].splitlines()[1:]]
-    assert rows == [["objective.surrogate.high", "0.28", "0.3"], ["budget.updates", "8", "9"]]
+    assert rows == [["objective.surrogate.high", "0.28", "0.3"], ["budget.updates", "8", "10"]]
     against_preset = _bench("diff", str(other), "dapo")[1].splitlines()
     assert len(against_preset) == 2
     assert against_preset[1].split()[:4] == ["objective.surrogate.high", "0.3", "0.28", "this"]

@@ -12,14 +12,14 @@ from bench.loading import ConfigError, build_run, change, flat, load_run, nested
 
 _MINIMAL: dict[str, Any] = {
     "task": "chain_sum",
-    "rollout": {"prompts": 8, "group_size": 4, "max_completion_tokens": 20},
+    "rollout": {"prompts": 8, "group_size": 4, "updates_per_rollout": 2, "max_completion_tokens": 20},
     "optimizer": {"lr": 1e-4, "microbatch_sequences": 16},
     "budget": {"updates": 8},
 }
 _YAML = """
 algorithm: dapo
 task: chain_sum
-rollout: {prompts: 8, group_size: 4, max_completion_tokens: 20}
+rollout: {prompts: 8, group_size: 4, updates_per_rollout: 2, max_completion_tokens: 20}
 optimizer: {lr: 1e-6, microbatch_sequences: 16}
 budget: {updates: 8}
 objective:
@@ -96,7 +96,7 @@ def test_a_replaced_task_or_family_takes_nothing_over(run_yaml: Path) -> None:
     assert run.dump()["task"] == {"name": "gsm8k", "path": None}
     assert run.dump()["model"]["kind"] == "pretrained"
     assert _mistakes("objective=preference") == [
-        "objective.loss_function: missing, must be sigmoid",
+        "objective.loss_function: missing, must be sigmoid, sigmoid_norm or ipo",
         "objective.pairing: missing, must be graded_pairs",
     ]
 
@@ -129,7 +129,8 @@ def test_an_algorithm_cannot_be_renamed_over_a_complete_objective() -> None:
     ]
     partly = {"algorithm": "dapo", "objective": {"reduction": "sequence_mean"}}
     assert build_run(_MINIMAL, partly, {"algorithm": "grpo"}).dump()["objective"]["reduction"] == {
-        "kind": "sequence_mean"
+        "kind": "sequence_mean",
+        "count_masked": False,
     }
 
 
@@ -250,7 +251,7 @@ def test_a_dotted_key_in_a_file_is_shown_its_section() -> None:
         ("evaluation.ks=[1, x]", 'evaluation.ks[1]: "x" given, must be a whole number, at least 1'),
         ("evaluation.ks=[4, 2]", "evaluation.ks: [4, 2] given, must rise without repeats, such as [2, 4]"),
         ("device=gpu", 'device: "gpu" given, must be cpu or cuda; did you mean cpu?'),
-        ("critic=3", "critic: 3 given, must be a section with lr, max_grad_norm or null"),
+        ("critic=3", "critic: 3 given, must be a section with lr, max_grad_norm, warmup_updates or null"),
         ("output.sweep=a/b", 'output.sweep: "a/b" given, must be the name of one folder, without slashes'),
         ("task.num_terms=1", "task.num_terms: 1 given, must be a whole number, at least 2 and at most 16"),
         ("task.num_terms=yes", 'task.num_terms: "yes" given, must be a whole number, at least 2 and at most 16'),

@@ -22,10 +22,9 @@ def lines(directory: Path, name: str = "metrics.jsonl") -> list[dict[str, float]
     return [json.loads(line) for line in (directory / name).read_text().splitlines()]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_rep_01_a_run_repeats_bit_for_bit(algorithm: str, tiny_run: MakeRun, tmp_path: Path) -> None:
+def test_rep_01_a_run_repeats_bit_for_bit(each_algorithm: str, tiny_run: MakeRun, tmp_path: Path) -> None:
     """Same configuration, same seed: the same metrics file, completions, verdicts and weights."""
-    run = tiny_run(algorithm)
+    run = tiny_run(each_algorithm)
     for name in ("first", "second"):
         assert execute(run, tmp_path / name).state == "finished"
     for file in ("metrics.jsonl", "final.json", "eval/test.estimates.parquet", "eval/test.jsonl.zst"):
@@ -38,12 +37,11 @@ def test_rep_01_a_run_repeats_bit_for_bit(algorithm: str, tiny_run: MakeRun, tmp
     )
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_run_stopped_between_rollouts_resumes_to_the_same_end(
-    algorithm: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    each_algorithm: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped after its first checkpoint and started again: same metrics byte for byte, weights and evaluation."""
-    run = tiny_run(algorithm, **{"checkpoint.every": 2})
+    run = tiny_run(each_algorithm, **{"checkpoint.every": 2})
     assert execute(run, tmp_path / "straight").state == "finished"
     original = checkpoint.save
 
@@ -112,7 +110,8 @@ def test_only_what_the_objective_needs_is_loaded(algorithm: str, tiny_run: MakeR
     run = tiny_run(algorithm)
     cast = make_cast(run, create_tiny(run.model, run.task.alphabet, 0))
     held = {name for name in ("reference", "critic", "critic_optimizer") if getattr(cast, name) is not None}
-    expected = {"ppo": {"reference", "critic", "critic_optimizer"}, "grpo": {"reference"}}
+    with_reference = ("grpo", "rloo", "reinforce_pp")
+    expected = {"ppo": {"reference", "critic", "critic_optimizer"}} | {key: {"reference"} for key in with_reference}
     assert held == expected.get(algorithm, set())
 
 

@@ -12,9 +12,9 @@ BASE = """
 base:
   task: chain_sum
   model: {kind: tiny, max_positions: 32}
-  rollout: {prompts: 4, group_size: 4, max_completion_tokens: 12}
+  rollout: {prompts: 4, group_size: 4, updates_per_rollout: 2, max_completion_tokens: 12}
   optimizer: {lr: 1e-3, microbatch_sequences: 8}
-  budget: {updates: 2}
+  budget: {updates: 4}
 """
 
 
@@ -124,7 +124,7 @@ def test_every_mistake_of_every_trial_is_said_once_with_its_origin(tmp_path: Pat
 cross: {algorithm: [ppo, grpo, dpo], seed: [0, 1]}
 per_algorithm: {ppo: {critic.rl: 1e-3}, dpo: {rollout.epochs: 0}}
 """
-    lines = mistakes(tmp_path, text, base=BASE.replace("updates: 2", "update: 2"))
+    lines = mistakes(tmp_path, text, base=BASE.replace("{updates: 4}", "{update: 4}"))
     assert len(lines) == len(set(lines)) == 5
     (unknown,) = [line for line in lines if line.startswith("budget.update:")]
     assert "did you mean budget.updates?" in unknown

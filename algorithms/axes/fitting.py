@@ -1,0 +1,73 @@
+"""Fitting: which components of a policy-gradient objective contradict each other, and what to give instead."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from algorithms.axes.knobs import kind_of
+from algorithms.axes.returns import GAE, LengthAdaptiveGAE
+from algorithms.axes.shaping import MissingEos, NoShaping
+from algorithms.axes.value import NoCritic
+
+if TYPE_CHECKING:
+    from algorithms.axes.policy_gradient import PolicyGradient
+
+
+def mistakes(objective: "PolicyGradient") -> list[str]:
+    """One sentence for each combination in which a component could not act, or would act twice."""
+    parts = (_critic, _penalty, _ratio, _verdict, _truncation)
+    return [line for part in parts for line in part(objective)]
+
+
+def _critic(objective: "PolicyGradient") -> Iterator[str]:
+    has_critic = not isinstance(objective.value, NoCritic)
+    if objective.advantage.needs_critic and not has_critic:
+        yield "this advantage reads a critic: give value.kind=value_loss"
+    if has_critic and not objective.advantage.needs_critic:
+        yield "no component reads the critic: give value.kind=no_critic or advantage.kind=gae"
+
+
+def _penalty(objective: "PolicyGradient") -> Iterator[str]:
+    penalty, advantage = objective.penalty, objective.advantage
+    if penalty.in_reward and not penalty.per_completion and not advantage.takes_token_reward:
+        yield (
+            f"penalty.kind={kind_of(penalty)} charges single tokens and advantage.kind={kind_of(advantage)} is per "
+            "completion: give penalty.kind=loss_kl or penalty.kind=sequence_reward_kl"
+        )
+    if penalty.weight != "none" and not objective.ratio.is_ratio:
+        yield f"penalty.weight={penalty.weight} needs an importance ratio: give penalty.weight=none"
+
+
+def _ratio(objective: "PolicyGradient") -> Iterator[str]:
+    ratio, surrogate = objective.ratio, objective.surrogate
+    if surrogate.needs_ratio and not ratio.is_ratio:
+        yield f"surrogate.kind={kind_of(surrogate)} reads an importance ratio: give ratio.kind=token_ratio"
+    if ratio.is_ratio and not surrogate.needs_ratio:
+        yield (
+            f"surrogate.kind={kind_of(surrogate)} reads no importance ratio, so ratio.kind={kind_of(ratio)} could not "
+            "act: give ratio.kind=no_ratio, or surrogate.kind=unclipped"
+        )
+
+
+def _verdict(objective: "PolicyGradient") -> Iterator[str]:
+    if objective.advantage.reads_reward:
+        return
+    name = f"advantage.kind={kind_of(objective.advantage)} reads the verifier's verdict, not the reward"
+    if not isinstance(objective.shaping, NoShaping):
+        yield f"{name}, so shaping.kind={kind_of(objective.shaping)} could not act: give shaping.kind=no_shaping"
+    if objective.penalty.in_reward:
+        yield f"{name}, so penalty.kind={kind_of(objective.penalty)} could not act: give penalty.kind=loss_kl"
+
+
+def _truncation(objective: "PolicyGradient") -> Iterator[str]:
+    advantage = objective.advantage
+    if not objective.truncation.in_baseline and not advantage.has_baseline:
+        yield (
+            f"advantage.kind={kind_of(advantage)} has no baseline that truncated completions could leave: give "
+            "truncation.in_baseline=true"
+        )
+    bootstraps = isinstance(advantage, GAE | LengthAdaptiveGAE) and advantage.truncation_bootstrap
+    if bootstraps and isinstance(objective.shaping, MissingEos):
+        yield (
+            "advantage.truncation_bootstrap says that a cut is no end and shaping.kind=missing_eos punishes it as one: "
+            "give one of them"
+        )

@@ -1,0 +1,103 @@
+"""Results of the kit as plain data, and as tables and lines: rows are checks, columns are implementations."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.conformance.checks import CHECKS, Column
+from bench.conformance.findings import Finding
+
+MARKS = {"pass": "pass", "deviates": "DEVIATES", "not applicable": "-"}
+WIDEST = 116
+"""Characters of a table before it is cut into two."""
+Table = tuple[list[str], list[list[str]]]
+"""Header and rows."""
+
+
+def plain(columns: Sequence[Column]) -> dict[str, Any]:
+    """The results as JSON can hold them. Numbers have six digits; one that is not finite is written as a word."""
+    return {
+        "checks": [{"name": check.name, "shows": check.shows, "source": check.source} for check in CHECKS],
+        "implementations": [
+            {
+                "name": column.implementation.name,
+                "claims": column.implementation.claimed,
+                "findings": [_plain_finding(column, i, found) for i, found in enumerate(column.findings)],
+            }
+            for column in columns
+        ],
+    }
+
+
+def _plain_finding(column: Column, index: int, found: Finding) -> dict[str, Any]:
+    notes = column.implementation.notes or {}
+    deviates = found.status == "deviates"
+    return {
+        "check": CHECKS[index].name,
+        "status": found.status,
+        "measured": _number(found.measured),
+        "expected": _number(found.expected),
+        "detail": found.detail,
+        "note": notes.get(CHECKS[index].name, "") if deviates else "",
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    if value is None:
+        return None
+    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+
+
+def to_json(results: Mapping[str, Any]) -> str:
+    """The results as text that differs only where they do."""
+    return json.dumps(results, indent=1, ensure_ascii=False) + "\n"
+
+
+def conforms(results: Mapping[str, Any]) -> bool:
+    """Whether every check that applies passes."""
+    return not any(_findings(results, "deviates"))
+
+
+def tables(results: Mapping[str, Any], widest: int = WIDEST) -> list[Table]:
+    """One row a check; as many tables as it takes to keep each within `widest` characters."""
+    names = [check["name"] for check in results["checks"]]
+    first = max(map(len, ("check", *names)))
+    found: list[Table] = []
+    width = widest + 1
+    for column in results["implementations"]:
+        own = max(len(column["name"]), len(MARKS["deviates"])) + 2
+        if width + own > widest:
+            found.append((["check"], [[name] for name in names]))
+            width = first
+        width += own
+        found[-1][0].append(column["name"])
+        for row, finding in zip(found[-1][1], column["findings"], strict=True):
+            row.append(MARKS[finding["status"]])
+    return found
+
+
+def lines(results: Mapping[str, Any]) -> list[str]:
+    """One line a deviation, and the count."""
+    found = [f"{name}: {sentence(finding)}" for name, finding in _findings(results, "deviates")]
+    passed, idle = len(list(_findings(results, "pass"))), len(list(_findings(results, "not applicable")))
+    count = len(results["implementations"])
+    losses = f"{count} loss" if count == 1 else f"{count} losses"
+    found.append(f"{losses}: {passed} checks pass, {len(found)} deviate, {idle} do not apply")
+    return found
+
+
+def sentence(finding: Mapping[str, Any]) -> str:
+    """A deviation in words: the check, both numbers, what they are, and why if it is known."""
+    numbers = "" if finding["measured"] is None else f"{finding['measured']} where {finding['expected']} is expected; "
+    note = f" ({finding['note']})" if finding["note"] else ""
+    return f"{finding['check']}: {numbers}{finding['detail']}{note}"
+
+
+def _findings(results: Mapping[str, Any], status: str) -> list[tuple[str, Mapping[str, Any]]]:
+    return [
+        (column["name"], finding)
+        for column in results["implementations"]
+        for finding in column["findings"]
+        if finding["status"] == status
+    ]

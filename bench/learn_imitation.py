@@ -1,0 +1,196 @@
+"""Imitation: maximum likelihood on completions fixed before the first update: worked solutions, or accepted samples.
+
+The budget is an online run's: the same prompts, and as many completions through the loss in each update. Samples, where
+there are any, are as many as an online run draws in the same number of updates, and are charged to the run.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from algorithms.axes.batch import Batch, Totals
+from algorithms.axes.imitation import AcceptedSamples, GoldSolutions, Imitation
+from bench.config import Run
+from bench.instruments import Instruments
+from bench.learner import Cast, microbatches
+from bench.models import LanguageModel
+from bench.offline import (
+    OFFLINE_TEMPERATURE,
+    completions_per_update,
+    coverage,
+    pass_order,
+    rounds,
+    sample_all,
+    sampling_metrics,
+)
+from bench.optimize import StepMetrics, schedule_factor, take_step
+from bench.policy import Sequences, token_logps
+from bench.rollout import Graded, Group, NothingToLearn, Sampler
+from tasks.parts.problem import Problem
+
+
+@dataclass(frozen=True)
+class Example:
+    """One completion that is imitated."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    """End token included, where there is one."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that is imitated, without repeats, and what is known about it."""
+
+    examples: list[Example]
+    found: dict[str, float]
+    """Metrics of the first update's record."""
+
+
+class ImitationLearner:
+    """Objectives that imitate given completions; the policy is the only model in memory."""
+
+    def __init__(self, run: Run, objective: Imitation, cast: Cast, sampler: Sampler, instruments: Instruments) -> None:
+        self.run, self.objective, self.cast = run, objective, cast
+        self.sampler, self.instruments = sampler, instruments
+        self.device = torch.device(run.device)
+        self.examples: list[Example] = []
+        self.found: dict[str, float] = {}
+
+    @property
+    def updates_per_advance(self) -> int:
+        return 1
+
+    @property
+    def examples_per_update(self) -> int:
+        """As many completions an update as an online run's; fewer where there are not so many distinct ones."""
+        return min(completions_per_update(self.run.rollout), len(self.examples))
+
+    def prepare(self) -> None:
+        """Gather the completions; where they are sampled, the policy must be the starting policy."""
+        match self.objective.source:
+            case GoldSolutions():
+                problems = [problem for own in rounds(self.run) for problem in own]
+                material = worked_solutions(self.run, self.cast.policy, problems)
+            case AcceptedSamples() as source:
+                groups = sample_all(self.run, self.cast, self.sampler, self.instruments)
+                material = accepted_samples(self.run, source, groups)
+        self.examples, self.found = material.examples, {**material.found, **coverage(self.run)}
+
+    def advance(self) -> Iterator[dict[str, Any]]:
+        """One optimizer step on the next completions."""
+        cast, progress, config = self.cast, self.cast.progress, self.run.optimizer
+        size = self.examples_per_update
+        order = pass_order(self.run.seed, "imitation order", len(self.examples), size, progress.update)
+        examples = [self.examples[i] for i in order]
+        sequences = Sequences.of(
+            [e.prompt_ids for e in examples], [e.token_ids for e in examples], cast.policy.pad_id
+        ).to(self.device)
+        parts = microbatches(list(range(size)), sequences.lengths, config.microbatch_sequences)
+        rows = torch.arange(size, device=self.device)
+        totals = Totals.of(sequences.mask, rows, self.run.rollout.max_completion_tokens, len(parts))
+        factor = schedule_factor(config, progress.update + 1, self.run.budget.updates)
+        metrics = StepMetrics()
+        with self.instruments.phase("policy_update"):
+            for part in parts:
+                piece = sequences.rows(part)
+                step = self.objective.loss(imitation_batch(cast.policy, piece), totals)
+                self.instruments.clock.count(padded=piece.prompt_ids.numel() + piece.completion_ids.numel())
+                step.loss.backward()
+                metrics.add(step)
+            loss = metrics.checked_loss()
+            norm = take_step(cast.optimizer, config.lr * factor, config.max_grad_norm)
+        self.instruments.clock.count(trained=totals.num_tokens)
+        first = self.found if progress.update == 0 else {}
+        progress.update += 1
+        progress.trained_tokens += totals.num_tokens
+        yield {
+            "update": progress.update,
+            "loss": loss,
+            "grad_norm": norm,
+            "lr": cast.optimizer.param_groups[0]["lr"],
+            **metrics.values(),
+            "tokens/trained": progress.trained_tokens,
+            "imitation/passes": progress.update * size / len(self.examples),
+            **first,
+        }
+
+
+def imitation_batch(policy: LanguageModel, piece: Sequences) -> Batch:
+    """A microbatch with fresh log-probabilities; nothing is weighed, so there is no ratio and no advantage."""
+    logp, mask = token_logps(policy.network, piece, OFFLINE_TEMPERATURE), piece.mask
+    return Batch(
+        logp=logp,
+        old_logp=logp.detach(),
+        ref_logp=None,
+        advantage=torch.ones_like(logp),
+        mask=mask,
+        group_tokens=mask.sum(dim=1).double(),
+    )
+
+
+def worked_solutions(run: Run, model: LanguageModel, problems: Sequence[Problem]) -> Material:
+    """The solutions of these problems, each once; those that a completion's budget could not hold are left out.
+
+    Raises:
+        NothingToLearn: no prompt has a solution that fits.
+    """
+    budget = run.rollout.max_completion_tokens
+    solved = {
+        Example(tuple(model.encode_prompt(p.prompt)), tuple(model.encode_completion(p.solution))): None
+        for p in problems
+        if p.solution is not None
+    }
+    examples = [example for example in solved if len(example.token_ids) <= budget]
+    if not solved:
+        raise NothingToLearn(
+            f"none of the run's {len(problems)} prompts of {run.task.name} has a worked solution: give another task, "
+            "or objective.source.kind=accepted_samples, which learns from the model's own correct samples"
+        )
+    if not examples:
+        shortest = min(len(example.token_ids) for example in solved)
+        raise NothingToLearn(
+            f"none of {len(solved)} worked solutions fits into rollout.max_completion_tokens = {budget}, end token "
+            f"included: the shortest takes {shortest}"
+        )
+    prompts = {tuple(model.encode_prompt(p.prompt)) for p in problems}
+    found = {
+        "imitation/num_completions": len(examples),
+        "imitation/prompts_used": len({example.prompt_ids for example in examples}) / len(prompts),
+        "imitation/too_long": 1 - len(examples) / len(solved),
+        "tokens/generated": 0,
+        "completions/generated": 0,
+    }
+    return Material(examples, found)
+
+
+def accepted_samples(run: Run, source: AcceptedSamples, groups: Sequence[Group]) -> Material:
+    """The correct samples of each prompt, which may have come in several rounds of a small data set.
+
+    Raises:
+        NothingToLearn: no sample is correct.
+    """
+    by_prompt: dict[tuple[int, ...], list[Graded]] = {}
+    for group in groups:
+        by_prompt.setdefault(group.prompt_ids, []).extend(group.members)
+    examples: list[Example] = []
+    for prompt, members in by_prompt.items():
+        correct = torch.tensor([float(member.grade.correct is True) for member in members])
+        texts = tuple(member.completion.token_ids for member in members)
+        examples += [Example(prompt, texts[i]) for i in source.accepted(correct, texts)]
+    if not examples:
+        members = [member for group in groups for member in group.members]
+        ended = sum(1 for m in members if m.completion.terminated)
+        raise NothingToLearn(
+            f"the starting policy has no correct sample in {len(groups)} prompts x {run.rollout.group_size} "
+            f"completions ({ended} ended by themselves): make the task easier, warm-start the model, enlarge "
+            "rollout.group_size, or raise rollout.max_completion_tokens"
+        )
+    found = {
+        "imitation/num_completions": len(examples),
+        "imitation/prompts_used": len({example.prompt_ids for example in examples}) / len(by_prompt),
+        **sampling_metrics(groups),
+    }
+    return Material(examples, found)

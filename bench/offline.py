@@ -1,0 +1,67 @@
+"""What learners on fixed completions share: the budget of a matched online run, its prompts, and the passes."""
+
+from collections.abc import Sequence
+
+import torch
+
+from bench.config import Rollout, Run
+from bench.instruments import Instruments
+from bench.learner import Cast
+from bench.rollout import Group, PromptStream, Sampler
+from bench.seeding import generator
+from tasks.parts.problem import Problem
+
+OFFLINE_TEMPERATURE = 1.0
+"""Log-probabilities of offline losses are taken at temperature 1, whatever was sampled at (spec section 1)."""
+
+
+def rounds(run: Run) -> list[list[Problem]]:
+    """The prompts that an online run of this budget goes through, round by round, without dynamic sampling."""
+    stream = PromptStream(run.task, run.seed, run.rollout.prompts)
+    return [stream.round(index) for index in range(_num_rounds(run))]
+
+
+def coverage(run: Run) -> dict[str, float]:
+    """How much of a finite training split those rounds go through, as metrics."""
+    return PromptStream(run.task, run.seed, run.rollout.prompts).coverage(_num_rounds(run))
+
+
+def _num_rounds(run: Run) -> int:
+    return run.budget.updates // (run.rollout.updates_per_rollout * run.rollout.epochs)
+
+
+def completions_per_update(rollout: Rollout) -> int:
+    """Completions that one update of an online run passes through the loss."""
+    return max(1, rollout.prompts * rollout.group_size // rollout.updates_per_rollout)
+
+
+def sample_all(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> list[Group]:
+    """Sample an online run's prompts with the policy as it is, which must be the starting policy."""
+    groups: list[Group] = []
+    for index, problems in enumerate(rounds(run)):
+        # Memory is the same in every round, so it is counted in one, whose slower seconds hardly show among all.
+        instruments.memory.metering = index == 0 and run.meter.every > 0
+        groups += sampler.groups(cast.policy, problems, index)
+    instruments.memory.metering = False
+    return groups
+
+
+def sampling_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards, verdicts and the cost of what was sampled before the first update."""
+    members = [member for group in groups for member in group.members]
+    return {
+        "reward/mean": float(torch.tensor([m.reward for m in members]).nanmean()),
+        "reward/accuracy": float(torch.tensor([bit for group in groups for bit in group.correct]).nanmean()),
+        "tokens/generated": sum(len(m.completion.token_ids) for m in members),
+        "completions/generated": len(members),
+    }
+
+
+def pass_order(seed: int, name: str, size: int, per_update: int, update: int) -> list[int]:
+    """The items of an update: consecutive ones of an endless order of `size` items that is shuffled anew each pass."""
+    positions = range(update * per_update, (update + 1) * per_update)
+    orders = {
+        epoch: generator(seed, name, epoch).permutation(size)
+        for epoch in range(positions[0] // size, positions[-1] // size + 1)
+    }
+    return [int(orders[position // size][position % size]) for position in positions]

@@ -1,0 +1,116 @@
+"""Scoring: sampled groups become the tensors that a policy-gradient objective reads, and rows of them a fresh batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algorithms.axes.batch import Batch, Credit, Rollout
+from algorithms.axes.policy_gradient import PolicyGradient
+from bench.config import Run
+from bench.instruments import Instruments
+from bench.learner import Cast
+from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values, values_after
+from bench.rollout import Group, sampler_logps
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The models of a run as an objective uses them: each where it needs one, in the shapes of the update."""
+
+    run: Run
+    objective: PolicyGradient
+    cast: Cast
+    instruments: Instruments
+    first_pass_is_old: bool
+    """Whether the update's own pass is the old policy, so that no other pass is made for it."""
+
+    def rollout(self, groups: Sequence[Group], sequences: Sequences, parts: Sequence[list[int]]) -> Rollout:
+        """Score completions with every model the objective reads.
+
+        Args:
+            groups: all of the rollout, in the order of the rows.
+            sequences: their completions, on the run's device.
+            parts: rows that pass through a model together, as they will in the update.
+        """
+        config, cast, device = self.run.rollout, self.cast, torch.device(self.run.device)
+        sampled = sampler_logps(groups, sequences.completion_ids.shape[1]).to(device)
+
+        def scored(score: Callable[[Sequences], Tensor]) -> Tensor:
+            return by_parts(score, sequences, parts)
+
+        old_logp, entropy = sampled.clone(), None
+        if config.old_logp == "recomputed" and not self.first_pass_is_old:
+            with self.instruments.phase("old_logp"):
+                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature))
+        if self.objective.needs.entropy:
+            with self.instruments.phase("old_logp"):
+                entropy = scored(lambda part: token_logps_and_entropy(cast.policy.network, part, config.temperature)[1])
+        reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
+        if reference is not None:
+            with self.instruments.phase("ref_logp"):
+                ref_logp = scored(lambda part: token_logps(reference.network, part, config.temperature))
+        if critic is not None:
+            with self.instruments.phase("values"):
+                value = scored(lambda part: token_values(critic, part))
+                if self.objective.needs.next_value:
+                    next_value = scored(lambda part: values_after(critic, part)[:, None])[:, 0]
+        members = [member for group in groups for member in group.members]
+        bits = [bit for group in groups for bit in group.correct]
+        return Rollout(
+            reward=torch.tensor([m.reward for m in members], dtype=torch.float64, device=device),
+            group=torch.arange(len(groups), device=device).repeat_interleave(config.group_size),
+            mask=sequences.mask,
+            terminated=torch.tensor([m.completion.terminated for m in members], device=device),
+            old_logp=old_logp,
+            ref_logp=ref_logp,
+            value=value,
+            completion_budget=config.max_completion_tokens,
+            correct=torch.tensor(bits, dtype=torch.float64, device=device),
+            sampler_logp=sampled,
+            entropy=entropy,
+            next_value=next_value,
+        )
+
+    def batch(
+        self, part: list[int], sequences: Sequences, rollout: Rollout, credit: Credit, tokens: Tensor
+    ) -> tuple[Batch, Tensor]:
+        """Rows of the rollout with the policy's fresh log-probabilities, and their entropies without a gradient.
+
+        Args:
+            part: the rows.
+            tokens: float64 (all rows,): tokens that each row's group has in the optimizer step.
+        """
+        rows = torch.tensor(part, device=rollout.mask.device)
+        piece = sequences.rows(part)
+        width = piece.completion_ids.shape[1]
+        with_gradient = self.objective.needs.entropy_gradient
+        logp, entropy = token_logps_and_entropy(
+            self.cast.policy.network, piece, self.run.rollout.temperature, with_gradient
+        )
+        if self.first_pass_is_old:
+            rollout.old_logp[rows, :width] = logp.detach()
+        self.instruments.clock.count(padded=len(part) * (piece.prompt_ids.shape[1] + width))
+        batch = Batch(
+            logp=logp,
+            old_logp=rollout.old_logp[rows, :width],
+            ref_logp=None if rollout.ref_logp is None else rollout.ref_logp[rows, :width],
+            advantage=credit.advantage[rows, :width],
+            mask=credit.mask[rows, :width],
+            group_tokens=tokens[rows],
+            weight=None if credit.weight is None else credit.weight[rows, :width],
+            entropy=entropy if with_gradient else None,
+        )
+        return batch, entropy.detach()
+
+
+@torch.no_grad()
+def by_parts(score: Callable[[Sequences], Tensor], sequences: Sequences, parts: Sequence[list[int]]) -> Tensor:
+    """float32 (rows, completion width): a number for each token, scored part by part; 0 where a part has no column."""
+    ids = sequences.completion_ids
+    result = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
+    for part in parts:
+        values = score(sequences.rows(part))
+        result[torch.tensor(part, device=ids.device), : values.shape[1]] = values
+    return result
