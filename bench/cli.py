@@ -209,14 +209,13 @@ def gradients(
         from bench.gradients import compare, record
         from bench.store import write_json
 
-        points = []
-        for point in compare(contenders, along=along, drifts=drift or [0], drift_by=drift_by):
-            typer.echo("\n" * bool(points) + point.heading)
+        points = list(compare(contenders, along=along, drifts=drift or [0], drift_by=drift_by))
+        for i, point in enumerate(points):
+            typer.echo("\n" * bool(i) + point.heading)
             for header, rows in point.tables():
                 typer.echo()
                 _print_table(header, rows)
             typer.echo("".join(f"\nskipped: {line}" for line in point.skipped()), nl=bool(point.skipped()))
-            points.append(point)
         if json is not None:
             write_json(json, record(contenders, points))
 
@@ -251,11 +250,13 @@ def conformance(
 ) -> None:
     """Check that losses are what they claim to be: ours, TRL's, or anyone's. Exit status 1 where one deviates."""
     with _mistakes_on_stderr():
+        from shutil import get_terminal_size
+
         from bench.conformance import table
         from bench.conformance.run import conformance as conformance_
 
         results = conformance_(target)
-        for header, rows in table.tables(results):
+        for header, rows in table.tables(results, get_terminal_size((table.WIDEST, 0)).columns):
             _print_table(header, rows)
             typer.echo()
         typer.echo("\n".join(table.lines(results)))

@@ -55,7 +55,8 @@ def contenders_of(
         raise ConfigError([f"{path}: names no algorithm; give some, such as algorithm=grpo,dapo"])
     if not set(sections).isdisjoint(content):
         # A sweep must hold every algorithm that it has knobs for, also those that are not compared.
-        every = dict.fromkeys([*asked, *content.get("per_algorithm", {})])
+        own = content.get("per_algorithm")
+        every = dict.fromkeys([*asked, *(own if isinstance(own, dict) else ())])
         trials = trials_of(path, [*rest, *([f"cross.algorithm=[{','.join(every)}]"] if asked else [])])
         trials = [trial for trial in trials if not asked or trial.algorithm in asked]
         chosen = [trial for trial in trials if trial.run.seed == trials[0].run.seed]

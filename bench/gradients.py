@@ -57,6 +57,8 @@ class Point:
     """Of the run whose checkpoint it is; 0 is the starting model."""
     drift: int
     """Optimizer steps from the weights that sampled the rollout to the weights that the gradients are taken at."""
+    drift_by: str | None
+    """The objective that took these steps."""
     prompts: int
     completions: int
     tokens: int
@@ -71,9 +73,9 @@ class Point:
     def heading(self) -> str:
         """What was sampled, in one line."""
         where = f"update {self.update}" if self.update else "starting model"
-        steps = "step" if self.drift == 1 else "steps"
+        moved = f", after {self.drift} step{'s' * (self.drift > 1)} of {self.drift_by}" if self.drift else ""
         return (
-            f"{where}{f', {self.drift} {steps} off-policy' if self.drift else ''}: {self.prompts} prompts, "
+            f"{where}{moved}: {self.prompts} prompts, "
             f"{self.completions} completions, {self.tokens} tokens, {self.accuracy:.3f} correct, "
             f"{self.mixed_groups} groups mixed"
         )
@@ -215,7 +217,8 @@ def _measured(
         parameters = list(policy.network.parameters())
         found = {name: gradient_of(own, parameters) for name, own in material.items()}
         rows = tuple(_row(c.name, found.get(c.name), skipped.get(c.name)) for c in contenders)
-        yield Point(update=0, drift=drift, **_about(groups), rows=rows, cosine=cosines(found))
+        by = mover.name if drift else None
+        yield Point(update=0, drift=drift, drift_by=by, **_about(groups), rows=rows, cosine=cosines(found))
 
 
 def frozen_rollout(run: Run, policy: LanguageModel, instruments: Instruments) -> list[Group]:

@@ -155,7 +155,7 @@ def objectives_page() -> str:
         rows = [
             f"| {axis.replace('_', ' ')} | {escape_markdown(line)} | {escape_markdown(preset.sources.get(axis, ''))} |"
             for axis, line in preset.objective.formula().items()
-            if axis in preset.sources or axis not in vars(preset.objective) or axis == "ratio"
+            if axis in preset.sources or axis == "ratio"
         ]
         sections += [
             f"## {name}",

@@ -55,6 +55,8 @@ def print_plan(console: Console, sweep: Sweep, jobs: int, command: str) -> None:
 
 def _completions(run: Run) -> int:
     """Completions sampled for training; dynamic sampling may need more."""
+    if not run.objective.needs.samples:
+        return 0
     rollouts = run.budget.updates // (run.rollout.updates_per_rollout * run.rollout.epochs)
     return rollouts * run.rollout.prompts * run.rollout.group_size
 

@@ -38,7 +38,7 @@ class TopEntropyTokens:
     """Share of tokens that is kept."""
 
     def __call__(self, rollout: Rollout, mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens"] | None:
-        """1 for tokens at or above the threshold, 0 for the others."""
+        """1 for tokens at or above the threshold, ties included, 0 for the others."""
         assert rollout.entropy is not None, "the choice of tokens reads entropies"
         if not bool(mask.any()):
             return torch.zeros_like(rollout.entropy)

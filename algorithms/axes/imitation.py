@@ -57,7 +57,7 @@ class Imitation:
     @property
     def needs(self) -> Needs:
         """The verifier's verdict at most; neither reference nor critic."""
-        return Needs(critic=False, reference=False, groups=False, reward=False)
+        return Needs(critic=False, reference=False, groups=False, reward=False, samples=self.source.samples)
 
     def loss(self, batch: Batch, totals: Totals) -> LossParts:
         """A microbatch's share of the step's loss; the gradient flows through `batch.logp` alone."""
@@ -68,4 +68,4 @@ class Imitation:
 
     def formula(self) -> dict[str, str]:
         """The formula in force, one line an axis."""
-        return {"loss": "-log pi", "source": self.source.formula(), "reduction": self.reduction.formula()}
+        return {"source": self.source.formula(), "reduction": f"-log pi, {self.reduction.formula()}"}

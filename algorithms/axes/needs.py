@@ -21,5 +21,7 @@ class Needs:
     """The critic's value of the state after the last token."""
     reward: bool = True
     """The run's reward; False where the verifier's verdict alone decides."""
+    samples: bool = True
+    """Completions sampled for training."""
     one_update: bool = False
     """Each rollout serves one optimizer step, because nothing corrects for an older policy."""

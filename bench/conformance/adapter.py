@@ -13,6 +13,7 @@
 """
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -149,8 +150,10 @@ def resolve_claims(claims: object) -> tuple[dict[str, Any], str]:
         axes = {key: {"kind": value} for key, value in _OFF.items()} | axes
     elif family is Preference:
         axes = {"pairing": {"kind": "graded_pairs"}} | axes
-    try:
-        return plain_objective(TypeAdapter(family).validate_python(axes)), "axes"
+    try:  # as JSON, because strict components take their knobs from plain data only there
+        return plain_objective(TypeAdapter(family).validate_json(json.dumps(axes))), "axes"
+    except TypeError as error:
+        raise Mistake(f"claims: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

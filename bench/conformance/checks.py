@@ -42,7 +42,7 @@ CHECKS: Sequence[Check] = (
     ),
     Check(
         "row order", "The order of rows does not matter.",
-        "sums over rows", checks_loss.row_order,
+        "a sum has no order", checks_loss.row_order,
     ),
     Check(
         "duplicated batch", "Every row twice is the same step: a mean, not a sum.",
@@ -67,7 +67,7 @@ CHECKS: Sequence[Check] = (
     Check(
         "on-policy identity",
         "From rewards: RLOO is G/(G-1) L_max Dr. GRPO, CISPO is DAPO, GSPO is GRPO, SAPO is the clip.",
-        "ratios are 1", checks_loss.on_policy_identity,
+        "2402.14740; 2506.13585; 2507.18071", checks_loss.on_policy_identity,
     ),
     Check(
         "DPO closed form", "One pair whose loss is known: 0.598139 for the sigmoid at beta 0.1.",

@@ -14,8 +14,8 @@ from bench.conformance.findings import (
     PASS,
     Finding,
     compare_gradients,
-    compare_outcomes,
     compare_numbers,
+    compare_outcomes,
     deviates,
     not_applicable,
 )

@@ -21,6 +21,8 @@ ADVANTAGES = (1.3, -0.7, 0.4, -1.0, 0.9, -1.2, 0.0, 1.1)
 
 RATIOS = {(0, 1): 1.25, (3, 2): 0.75, (5, 2): 3.5, (7, 3): 6.0}
 """Tokens whose ratio lies between the bounds of one preset and of another: clip-higher, the dual clip, CISPO's cap."""
+MEANS = {0: -0.05, 1: 0.04, 2: 0.1, 3: -0.06, 4: -0.08}
+"""Mean log-ratios, so that a completion's ratio is cut in some rows and kept in others, for either sign."""
 
 
 def example(claims: Mapping[str, Any]) -> AnyStep:
@@ -29,11 +31,12 @@ def example(claims: Mapping[str, Any]) -> AnyStep:
 
 
 def masked_example(claims: Mapping[str, Any]) -> Step:
-    """The step of completions, two of which have left the loss."""
+    """The step of completions, two of which had no reward and have left the loss."""
     step = _completions(claims)
-    mask = step.mask.clone()
+    mask, reward = step.mask.clone(), step.reward.clone()
     mask[list(MASKED)] = False
-    return replace(step, mask=mask)
+    reward[list(MASKED)] = torch.nan
+    return replace(step, mask=mask, reward=reward)
 
 
 def one_token(logp: float, old_logp: float, ref_logp: float, advantage: float) -> Step:
@@ -75,6 +78,8 @@ def _completions(claims: Mapping[str, Any]) -> Step:
     log_ratio = _numbers(rows, width, -0.5, 0.5, seed=2)
     for (row, token), ratio in RATIOS.items():
         log_ratio[row, token] = math.log(ratio)
+    for row, mean in MEANS.items():
+        log_ratio[row, 0] += LENGTHS[row] * mean - log_ratio[row, : LENGTHS[row]].sum()
     step = Step(
         logp=logp,
         old_logp=logp - log_ratio,
@@ -83,7 +88,7 @@ def _completions(claims: Mapping[str, Any]) -> Step:
         mask=mask,
         reward=torch.tensor([1.0, 0, 0.5, 0, 1, 0, 0.4, 1], dtype=torch.float64),
         group=torch.arange(rows) // 4,
-        terminated=torch.tensor([length < width for length in LENGTHS]),
+        terminated=torch.ones(rows, dtype=torch.bool),
         completion_budget=BUDGET,
         ranks=((tuple(range(rows)),),),
     )

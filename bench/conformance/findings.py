@@ -65,16 +65,17 @@ def compare_numbers(measured: Sequence[float], expected: Sequence[float], names:
     return deviates(*max(wrong, key=lambda one: float("inf") if one[0] != one[0] else abs(one[0] - one[1])))
 
 
-def compare_gradients(measured: Tensor, expected: Tensor, what: str) -> Finding:
+def compare_gradients(measured: Tensor, expected: Tensor, what: str, mask: Tensor | None = None) -> Finding:
     """Pass if two gradients agree; otherwise the entry that is furthest apart, and their ratio where they are parallel.
 
     Args:
         measured: (rows, tokens), the implementation's.
         expected: (rows, tokens).
         what: what the numbers are, such as `gradient`.
+        mask: (rows, tokens) bool, if both are given as vectors of the entries where it is True.
     """
-    rows, columns = expected.shape
-    names = [f"{what}, row {i}, token {t}" for i in range(rows) for t in range(columns)]
+    places = (torch.ones_like(expected, dtype=torch.bool) if mask is None else mask).nonzero().tolist()
+    names = [f"{what}, row {i}, token {t}" for i, t in places]
     found = compare_numbers(measured.flatten().tolist(), expected.flatten().tolist(), names)
     if found.status == "pass" or not bool(torch.cat([measured, expected]).isfinite().all()):
         return found
@@ -89,6 +90,6 @@ def compare_gradients(measured: Tensor, expected: Tensor, what: str) -> Finding:
 
 def compare_outcomes(measured: Outcome, expected: Outcome, mask: Tensor, expected_mask: Tensor) -> Finding:
     """Pass if gradients agree under their masks, and values too: a loss of NaN with a clean gradient is no pass."""
-    own, wanted = measured.gradient[mask][None], expected.gradient[expected_mask][None]
-    found = compare_gradients(own, wanted, "gradient")
+    own, wanted = measured.gradient[mask], expected.gradient[expected_mask]
+    found = compare_gradients(own, wanted, "gradient", expected_mask)
     return found if found.status != "pass" else compare_numbers([measured.value], [expected.value], ["loss"])

@@ -76,7 +76,7 @@ class Step(_Rows):
     reward: Tensor
     """(rows,) float64: NaN where a completion could not be scored. Such a completion has no token under the mask."""
     group: Tensor
-    """(rows,) int64: completions of one prompt share it; rows of a group are neighbours."""
+    """(rows,) int64: completions of one prompt share it, wherever their rows stand."""
     terminated: Tensor
     """(rows,) bool: False where the budget cut the completion."""
     completion_budget: int

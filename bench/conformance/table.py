@@ -16,7 +16,7 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def plain(columns: Sequence[Column]) -> dict[str, Any]:
-    """The results as JSON can hold them. Numbers have six digits; one that is not finite is written as a word."""
+    """The results as JSON can hold them. Numbers have six digits; one that is not finite is a word, such as "nan"."""
     return {
         "checks": [{"name": check.name, "shows": check.shows, "source": check.source} for check in CHECKS],
         "implementations": [
@@ -32,20 +32,18 @@ def plain(columns: Sequence[Column]) -> dict[str, Any]:
 
 def _plain_finding(column: Column, index: int, found: Finding) -> dict[str, Any]:
     notes = column.implementation.notes or {}
-    deviates = found.status == "deviates"
-    return {
-        "check": CHECKS[index].name,
-        "status": found.status,
-        "measured": _number(found.measured),
-        "expected": _number(found.expected),
-        "detail": found.detail,
-        "note": notes.get(CHECKS[index].name, "") if deviates else "",
-    }
+    check = CHECKS[index].name
+    plain: dict[str, Any] = {"check": check, "status": found.status}
+    if found.measured is not None and found.expected is not None:
+        plain |= {"measured": _number(found.measured), "expected": _number(found.expected)}
+    if found.detail:
+        plain["detail"] = found.detail
+    if found.status == "deviates" and check in notes:
+        plain["note"] = notes[check]
+    return plain
 
 
-def _number(value: float | None) -> float | str | None:
-    if value is None:
-        return None
+def _number(value: float) -> float | str:
     return float(f"{value:.6g}") if math.isfinite(value) else str(value)
 
 
@@ -66,10 +64,10 @@ def tables(results: Mapping[str, Any], widest: int = WIDEST) -> list[Table]:
     found: list[Table] = []
     width = widest + 1
     for column in results["implementations"]:
-        own = max(len(column["name"]), len(MARKS["deviates"])) + 2
+        own = max(len(column["name"]), len(MARKS["deviates"])) + 3  # a rule and a blank on either side
         if width + own > widest:
             found.append((["check"], [[name] for name in names]))
-            width = first
+            width = first + 4
         width += own
         found[-1][0].append(column["name"])
         for row, finding in zip(found[-1][1], column["findings"], strict=True):
@@ -89,8 +87,8 @@ def lines(results: Mapping[str, Any]) -> list[str]:
 
 def sentence(finding: Mapping[str, Any]) -> str:
     """A deviation in words: the check, both numbers, what they are, and why if it is known."""
-    numbers = "" if finding["measured"] is None else f"{finding['measured']} where {finding['expected']} is expected; "
-    note = f" ({finding['note']})" if finding["note"] else ""
+    numbers = f"{finding['measured']} where {finding['expected']} is expected; " if "measured" in finding else ""
+    note = f" ({finding['note']})" if "note" in finding else ""
     return f"{finding['check']}: {numbers}{finding['detail']}{note}"
 
 

@@ -38,7 +38,7 @@ class Recipe:
     """Whether TRL's length penalty is part of the recipe."""
 
 
-MEAN_OF_MEANS = "a mean of means over microbatches: its loader makes them all of one size"
+MEAN_OF_MEANS = "takes the mean of each microbatch, and of those the mean; its loader makes them all of one size"
 PADS = "multiplies by the mask, and NaN times 0 is NaN; its own pads hold finite numbers"
 COUNTS_MASKED = "keeps completions that left the loss in the denominator"
 FLOAT32 = "computes in float32, where the rounding of the mean leaves a whole group an advantage of one sign"
@@ -48,12 +48,14 @@ _GROUP = {
     "unscorable rewards": "takes NaN for missing, and an infinite reward for a number",
 }  # fmt: skip
 _SEQUENCES = {**_GROUP, "uneven microbatches": MEAN_OF_MEANS, "masked completions": COUNTS_MASKED}
-_SCALED = "the recipe leaves scale_rewards at its default, so advantages are still divided by the group's deviation"
+_SCALED = "the recipe of its paper index leaves scale_rewards at the default: advantages are divided by the deviation"
 _DEFAULTS = "the defaults are a token mean without a KL term, not the paper's mean of means with one"
 _REPEATED = "divides each step of a rollout by the rollout's mean number of tokens a step"
 _BNPO = "takes the token mean of each microbatch"
 _CAP = "reads epsilon_high = 0.2 as an absolute cap on the ratio, so that nearly every weight is 0.2"
-_PAIRS = {"uneven microbatches": "a mean of means over microbatches; sizes differ at an epoch's end at most"}
+_PAIRS = {
+    "uneven microbatches": "takes the mean of each microbatch, and of those the mean; an epoch's last may be smaller"
+}
 _SFT = "the sft term is a mean over the chosen tokens of each microbatch; the paper has a mean over pairs of means"
 
 RECIPES = (

@@ -108,3 +108,11 @@ def test_a_weight_scales_the_surrogate_and_neither_the_penalty_nor_the_denominat
     surrogate = -(rho * (2 * 1 - 0.5 - 1 + 0.25 * 2))
     found = float(objective.loss(Batch(**parts, weight=weight), totals).loss)
     assert found == pytest.approx((surrogate + 5 * penalty) / 5, abs=1e-12)
+
+
+def test_a_weight_is_data_even_if_it_was_handed_over_with_a_graph(make_batch: Any) -> None:
+    batch, totals = make_batch([[-1.0, -2.0]])
+    leaves = {name: torch.ones(1, 2, dtype=torch.float64, requires_grad=True) for name in ("logp", "weight")}
+    PolicyGradient(**PLAIN).loss(replace(batch, **leaves), totals).loss.backward()
+    assert leaves["logp"].grad is not None
+    assert leaves["weight"].grad is None

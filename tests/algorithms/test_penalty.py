@@ -145,3 +145,11 @@ def test_the_reference_is_needed_exactly_where_it_is_read() -> None:
     assert not NoPenalty().needs_reference
     assert RewardKL(coefficient=0.1).needs_reference
     assert LossKL(coefficient=0.1).needs_reference
+
+
+def test_a_token_far_outside_the_reference_stays_finite() -> None:
+    """k3 grows like exp(-d): it is held at d = -20, where float32 still has it, and pushes no further there."""
+    logp = torch.tensor([-500.0], requires_grad=True)
+    estimate = kl_estimate(logp, torch.tensor([-1.0]), "k3")
+    assert float(estimate.detach()) == pytest.approx(math.exp(20), rel=1e-5)
+    assert torch.autograd.grad(estimate.sum(), logp)[0].tolist() == [1.0]

@@ -57,6 +57,7 @@ NEEDS = {
     "reinforce_pp": Needs(critic=False, reference=True, groups=False, old_logp=True),
     "online_rft": Needs(critic=False, reference=False, groups=False, reward=False, one_update=True),
     "rft": Needs(critic=False, reference=False, groups=False, reward=False),
+    "sft": Needs(critic=False, reference=False, groups=False, reward=False, samples=False),
 }
 KINDS = {
     "ppo": ["no_shaping", "keep_all", "gae", "clip", "reward_kl", "token_mean", "value_loss"],

@@ -22,7 +22,7 @@ from algorithms.axes.batch import Batch, PairBatch, PairTotals, Totals, ValueBat
 from algorithms.axes.bonus import EntropyBonus
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import Preference
-from algorithms.axes.reduction import ConstantLength, MicrobatchTokenMean, Reduction, SequenceMean, SequenceSum
+from algorithms.axes.reduction import ConstantLength, Reduction, SequenceMean, SequenceSum
 from algorithms.axes.value import ValueLoss
 from bench.catalog import load_preset, names
 

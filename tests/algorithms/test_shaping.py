@@ -9,7 +9,7 @@ import torch
 from algorithms import dapo
 from algorithms.axes.baseline import GroupStandardised
 from algorithms.axes.batch import Rollout
-from algorithms.axes.shaping import NoShaping, SoftOverlong
+from algorithms.axes.shaping import MissingEos, NoShaping, Rescale, SoftOverlong
 
 MakeRollout = Callable[..., Rollout]
 LENGTHS = [80, 85, 90, 100, 101]
@@ -58,3 +58,16 @@ def test_the_presets_halved_factor_is_the_papers_penalty_on_its_own_scale() -> N
         2 * bits - 1 + SoftOverlong(buffer=shaping.buffer, factor=1.0).penalty(lengths, 100), group
     )
     assert torch.allclose(ours, papers, atol=1e-12)
+
+
+def test_a_missing_end_costs_and_an_ending_does_not(make_rollout: MakeRollout) -> None:
+    rollout = make_rollout([1.0, 1.0, 0.0], terminated=torch.tensor([True, False, False]))
+    assert MissingEos(penalty=0.25)(rollout).tolist() == [1.0, 0.75, -0.25]
+
+
+def test_rewards_are_scaled_and_then_clipped(make_rollout: MakeRollout) -> None:
+    """2 R within -1 and 1.5; an unscorable reward stays unscorable."""
+    shaped = Rescale(scale=2.0, low=-1.0, high=1.5)(make_rollout([1.0, 0.5, -2.0, math.nan])).tolist()
+    assert shaped[:3] == [1.5, 1.0, -1.0]
+    assert math.isnan(shaped[3])
+    assert Rescale(scale=3.0)(make_rollout([1.0, -2.0])).tolist() == [3.0, -6.0]

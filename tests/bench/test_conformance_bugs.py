@@ -1,10 +1,11 @@
 """The conformance kit finds bugs: losses that are wrong in one way, and exactly the checks that see it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +17,14 @@ from bench.conformance.step import PairStep, Step, accumulate
 
 GOLDEN = {"golden value", "golden gradient"}
 SPLITS = {"accumulation", "uneven microbatches", "two ranks"}
+
+
+@pytest.fixture(autouse=True)
+def _without_shape_checks() -> Iterator[None]:
+    """Shapes are checked in the objectives' own tests; here they would take two thirds of the time."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def clipped(rows: Step, low: float = 0.2, high: float = 0.28) -> Tensor:

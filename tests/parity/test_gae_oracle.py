@@ -102,7 +102,7 @@ def assert_defined(
     assert apart(found[1], torch.where(rollout.mask, targets + rollout.value, 0.0)) <= 1e-12
 
 
-CASES = list(product((1.0, 0.9, 0.0), (1.0, 0.95, 0.0), (None, 1.0, 0.3), (False, True)))
+CASES = list(product((1.0, 0.9, 0.0), (1.0, 0.95, 0.0), (None, 1.0, 0.3, 0.0), (False, True)))
 
 
 @pytest.mark.parametrize(("gamma", "lam", "lam_returns", "bootstrap"), CASES)
@@ -116,14 +116,15 @@ def test_gae_is_its_definition(gamma: float, lam: float, lam_returns: float | No
 
 @pytest.mark.parametrize(("gamma", "lam_returns", "bootstrap"), list(product((1.0, 0.9), (1.0, 0.3), (False, True))))
 def test_length_adaptive_gae_is_its_definition(gamma: float, lam_returns: float, bootstrap: bool) -> None:
-    """alpha = 1/4: lambda is 1 - 4 / L of the tokens that count, and 0 for four tokens or fewer."""
+    """alpha = 1/6: lambda is 1 - 6 / L of the tokens that count, and 0 for six tokens or fewer."""
     rollout = random_rollout()
     lengths = [sum(mask) for mask in rollout.mask.tolist()]
-    lam = [1 - 4 / length if length > 4 else 0.0 for length in lengths]
-    assert lam.count(0.0) >= 3
-    assert len(set(lam)) >= 4
+    lam = [1 - 6 / length if length > 6 else 0.0 for length in lengths]
+    assert len(set(lam)) >= 3
+    # Where the formula is negative and there is more than one error to weigh, so that 0 in its place is seen.
+    assert any(1 < length < 6 for length in lengths)
     knob = LengthAdaptiveGAE(
-        gamma=gamma, alpha=0.25, lam_returns=lam_returns, whiten=False, truncation_bootstrap=bootstrap
+        gamma=gamma, alpha=1 / 6, lam_returns=lam_returns, whiten=False, truncation_bootstrap=bootstrap
     )
     assert_defined(credited(knob, rollout), rollout, gamma, (lam, [lam_returns] * 12), bootstrap)
 

@@ -1,0 +1,24 @@
+"""The conformance kit on TRL itself: today's results are the stored ones, and every deviation has its reason."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.conformance import trl
+from bench.conformance.checks import check
+from bench.conformance.table import plain, to_json
+
+pytestmark = pytest.mark.reference
+
+
+def test_every_deviation_of_trl_is_explained_and_stored(root: Path) -> None:
+    try:
+        columns = [check(implementation) for implementation in trl.implementations()]
+    except ImportError as error:
+        pytest.skip(str(error))
+    for column in columns:
+        notes = column.implementation.notes or {}
+        found = {one.name for one, _ in column.deviations}
+        assert found - set(notes) == set(), f"{column.implementation.name}: no reason is given"
+    stored = (root / "results/conformance/trl.json").read_text(encoding="utf-8")
+    assert stored == to_json(plain(columns)), "docs/conformance.md says how to refresh it"
