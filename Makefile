@@ -44,3 +44,4 @@ clean:
 
 docs: install ## the generated parts of README.md and docs/, from the quickstart's runs
 	$(BIN)/python docs/build.py runs/quickstart
+	$(BIN)/python docs/conformance.py

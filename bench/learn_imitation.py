@@ -25,7 +25,7 @@ from bench.offline import (
     sample_all,
     sampling_metrics,
 )
-from bench.optimize import StepMetrics, schedule_factor, take_step
+from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from tasks.parts.problem import Problem
@@ -109,8 +109,7 @@ class ImitationLearner:
         yield {
             "update": progress.update,
             "loss": loss,
-            "grad_norm": norm,
-            "lr": cast.optimizer.param_groups[0]["lr"],
+            **step_report(cast.optimizer, norm, config.max_grad_norm),
             **metrics.values(),
             "tokens/trained": progress.trained_tokens,
             "imitation/passes": progress.update * size / len(self.examples),

@@ -26,7 +26,7 @@ from bench.offline import (
     sample_all,
     sampling_metrics,
 )
-from bench.optimize import StepMetrics, schedule_factor, take_step
+from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.seeding import generator
@@ -138,14 +138,12 @@ class PairLearner:
         first = self.found if progress.update == 0 else {}
         progress.update += 1
         progress.trained_tokens += trained
-        lr = cast.optimizer.param_groups[0]["lr"]
         passes = progress.update * self.pairs_per_update / len(self.pairs)
         counters = {"tokens/trained": progress.trained_tokens, "dpo/passes": passes}
         yield {
             "update": progress.update,
             "loss": loss,
-            "grad_norm": norm,
-            "lr": lr,
+            **step_report(cast.optimizer, norm, self.run.optimizer.max_grad_norm),
             **metrics.values(),
             **counters,
             **first,

@@ -40,7 +40,9 @@ class Scorer:
         def scored(score: Callable[[Sequences], Tensor]) -> Tensor:
             return by_parts(score, sequences, parts)
 
-        old_logp, entropy = sampled.clone(), None
+        # Filled by the update's own pass where that is the old policy; what is never filled is unknown, not equal.
+        old_logp = torch.full_like(sampled, torch.nan) if self.first_pass_is_old else sampled.clone()
+        entropy = None
         if config.old_logp == "recomputed" and not self.first_pass_is_old:
             with self.instruments.phase("old_logp"):
                 old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature))

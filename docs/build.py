@@ -1,7 +1,7 @@
 """Make the generated parts of the documentation, from the code and from the runs of a sweep: `make docs`.
 
-The README's tables and its figure, `docs/metrics.md`, `docs/objectives.md`, and under `results/` the CSV files behind the tables, so that a
-reader without the runs (and `tests/test_docs.py`) can check every number that is printed.
+The README's tables and its figure, `docs/metrics.md`, `docs/objectives.md`, and under `results/` the CSV files behind
+the tables, so that a reader without the runs (and `tests/test_docs.py`) can check every number that is printed.
 """
 
 import importlib

@@ -16,6 +16,7 @@ from bench.conformance.findings import (
     compare_gradients,
     compare_numbers,
     compare_outcomes,
+    compare_values,
     deviates,
     not_applicable,
 )
@@ -30,8 +31,7 @@ POLICY, OLDER, REFERENCE = (0.5, 0.3, 0.15, 0.05), (0.3, 0.3, 0.2, 0.2), (0.2, 0
 
 def golden_value(implementation: Implementation) -> Finding:
     step = example(implementation.claims)
-    expected, found = golden(implementation.claims, step), evaluate(implementation, step)
-    return compare_numbers([found.value], [expected.value], ["loss"])
+    return compare_values(evaluate(implementation, step), golden(implementation.claims, step))
 
 
 def golden_gradient(implementation: Implementation) -> Finding:
@@ -255,5 +255,4 @@ def closed_form_of_pairs(implementation: Implementation) -> Finding:
         rejected_mask=mask,
         ranks=(((0,),),),
     )
-    expected, found = golden(implementation.claims, step), evaluate(implementation, step)
-    return compare_numbers([found.value], [expected.value], ["loss"])
+    return compare_values(evaluate(implementation, step), golden(implementation.claims, step))

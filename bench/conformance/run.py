@@ -7,6 +7,7 @@ from bench.conformance.adapter import Implementation, Mistake, load
 from bench.conformance.checks import check
 from bench.conformance.ours import ours
 from bench.conformance.table import plain
+from bench.conformance.trl_stub import TRL_VERSION
 
 
 def conformance(target: str | None) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def _implementations(target: str | None) -> list[Implementation]:
         try:
             return trl.implementations()
         except ImportError as error:
-            raise Mistake(f"trl: {error}") from None
+            raise Mistake(f"trl: {error}; pip install trl=={TRL_VERSION}") from None
     if ":" in target:
         return [load(target)]
     near = catalog.nearest(target, [*presets, "trl"])

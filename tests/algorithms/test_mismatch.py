@@ -34,9 +34,10 @@ PLAIN: dict[str, Any] = {
 
 @pytest.fixture
 def rollout(make_rollout: Callable[..., Rollout]) -> Rollout:
-    """Token ratios 3, .5 | 1.5, 1 (no log-probability from the engine) | .25; products 1.5, 1.5, .25."""
+    """Token ratios 3, .5 | 1.5, 1 (no log-probability from the engine) | .25, and 7 under the mask; products 1.5, 1.5,
+    .25."""
     log = torch.tensor([[3.0, 0.5], [1.5, 1.0], [0.25, 7.0]]).log()
-    sampled = torch.tensor([[-1.0, -1.0], [-1.0, NAN], [-1.0, NAN]])
+    sampled = torch.tensor([[-1.0, -1.0], [-1.0, NAN], [-1.0, -2.0]])
     old_logp = torch.where(sampled.isnan(), torch.tensor(-1.0), sampled + log)
     entropy = torch.tensor([[0.1, 0.9], [0.5, 0.7], [0.3, 8.0]])
     mask = [[1, 1], [1, 1], [1, 0]]
@@ -69,7 +70,7 @@ def test_no_correction_and_all_tokens_are_no_weight_at_all(rollout: Rollout) -> 
     assert PolicyGradient(**PLAIN).credit(rollout).weight is None
 
 
-@pytest.mark.parametrize(("share", "kept"), [(0.2, [0.9]), (0.4, [0.9, 0.7]), (0.6, [0.9, 0.7, 0.5]), (0.01, [0.9])])
+@pytest.mark.parametrize(("share", "kept"), [(0.2, [0.9]), (0.35, [0.9, 0.7]), (0.4, [0.9, 0.7]), (0.6, [0.9, 0.7, 0.5]), (0.01, [0.9])])
 def test_the_tokens_with_the_highest_entropy_are_kept(share: float, kept: list[float], rollout: Rollout) -> None:
     """Five valid tokens with entropies .1 .9 .5 .7 .3; the 8 under the mask does not count."""
     focus = TopEntropyTokens(share=share)(rollout, rollout.mask)

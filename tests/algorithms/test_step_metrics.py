@@ -71,6 +71,14 @@ def test_the_ratio_is_the_one_the_loss_uses_and_the_weights_are_not() -> None:
     assert found["ess/update_token"].value() < 1
 
 
+def test_a_runaway_token_leaves_every_metric_a_number() -> None:
+    """exp of 400 is no float32: weights are held at e^20, and so is k3."""
+    new, old = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-401.0, -2.0]])
+    found = movement(torch.ones(1, 2), new, old, torch.ones(1, 2).bool())
+    assert all(math.isfinite(one.value()) for one in found.values())
+    assert found["ess/update_token"].value() == pytest.approx(0.5)
+
+
 def test_nothing_counted_is_not_a_number() -> None:
     empty = torch.zeros(2, 3, dtype=torch.bool)
     for one in movement(torch.ones(2, 3), torch.zeros(2, 3), torch.zeros(2, 3), empty).values():

@@ -44,6 +44,18 @@ def test_clipped_by_hand() -> None:
     assert torch.allclose(gradient, torch.tensor(expected, dtype=torch.float64), atol=1e-12)
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_value_is_held_on_either_side(side: float) -> None:
+    """From 0 to +-.5 with a return of +-1: held at +-.2, an error of .8: .64 / 2, and no gradient."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    batch = ValueBatch(value=side * one / 2, old_value=0 * one, returns=side * one, mask=one.bool())
+    totals = Totals.of(batch.mask, torch.tensor([0]), completion_budget=1)
+    value = batch.value.clone().requires_grad_()
+    loss = ValueLoss(clip=0.2)(replace(batch, value=value), totals).loss
+    assert loss.item() == pytest.approx(0.32)
+    assert torch.autograd.grad(loss, value)[0].item() == 0
+
+
 def test_metrics_are_the_loss_and_the_share_of_held_tokens() -> None:
     means = ValueLoss(clip=0.2)(BATCH, TOTALS).means
     assert {name: mean.value() for name, mean in means.items()} == {
@@ -80,3 +92,4 @@ def test_explained_variance_by_hand() -> None:
     assert explained_variance(torch.full((3,), 7.0), returns) == pytest.approx(0, abs=2e-5)
     assert explained_variance(returns.flip(0), returns) == pytest.approx(-3, abs=1e-4)
     assert math.isnan(explained_variance(returns[:1], returns[:1]))
+    assert explained_variance(torch.ones(3), torch.ones(3)) == 1  # equal returns, whose variance is 0

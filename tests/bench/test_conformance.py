@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import torch
 
 from bench import catalog
 from bench.conformance import oracle_credit
-from bench.conformance.adapter import evaluate, resolve_claims
-from bench.conformance.checks import check
+from bench.conformance.adapter import Implementation, evaluate, resolve_claims
+from bench.conformance.checks import CHECKS, check
 from bench.conformance.examples import as_pairs, as_rows, example, golden, masked_example
 from bench.conformance.oracle import Pair, Rows, loss, pair_loss
 from bench.conformance.ours import ours
@@ -232,6 +233,34 @@ def test_the_examples_ask_something_of_every_preset() -> None:
                 penalty = claims["penalty"]["kind"] == "loss_kl"
                 idle = (gradient == 0) & step.mask & (step.advantage != 0)
                 assert penalty or int(idle.sum()) >= 3, name
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "ppo", "rloo", "dpo_norm"])
+def test_a_loss_in_float32_passes(name: str) -> None:
+    def single(values: torch.Tensor) -> torch.Tensor:
+        return values.float() if values.is_floating_point() else values
+
+    own = ours(name)
+    column = check(replace(own, loss=lambda step: own.loss(step.map(single))))
+    assert column.deviations == []
+
+
+@pytest.mark.slow
+def test_every_preset_is_told_from_every_other() -> None:
+    """Under another preset's claim something deviates, but for pairs that differ only in what the kit is not given:
+    where completions come from, the critic, and the KL term in the reward."""
+    alike: set[frozenset[str]] = set()
+    presets = {name: ours(name) for name in PRESETS}
+    for own in presets.values():
+        for other in presets.values():
+            same_kind_of_step = (own.family == "preference") == (other.family == "preference")
+            if own is not other and same_kind_of_step and _none_deviates(replace(own, claims=other.claims)):
+                alike.add(frozenset({own.name, other.name}))
+    assert alike == {frozenset({"sft", "rft"}), frozenset({"ppo", "reinforce_pp"})}
+
+
+def _none_deviates(implementation: Implementation) -> bool:
+    return not any(one.run(implementation).status == "deviates" for one in CHECKS)
 
 
 def test_every_preset_passes_and_the_stored_results_are_todays(root: Path) -> None:

@@ -124,6 +124,14 @@ def test_wrong_use_is_one_line_and_status_2(target: str, module: str, message: s
     assert err[0].startswith(message)
 
 
+def test_without_trl_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trl", None)
+    status, out, err = bench("trl")
+    assert (status, out, len(err)) == (2, [], 1)
+    assert err[0].startswith("trl: ")
+    assert err[0].endswith("; pip install trl==1.16.0")
+
+
 @pytest.mark.parametrize(
     ("claims", "message"),
     [

@@ -8,6 +8,7 @@ import signal
 import sys
 
 import beartype  # noqa: F401  # pyright: ignore[reportUnusedImport]
+import jaxtyping  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import pydantic.dataclasses  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import pytest
 import torch
@@ -24,7 +25,7 @@ def run(files: list[str]) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     signal.alarm(SECONDS)
     os.dup2(2, 1)
-    status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *files])
+    status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files])
     sys.stdout.flush()
     os._exit(int(status))
 

@@ -16,6 +16,7 @@ import yaml
 NEEDED = ("algorithms", "bench", "tests/algorithms", "tests/parity", "pyproject.toml", "tests/conftest.py")
 SMALL = ("tests/bench/test_schedule.py",)
 WORKERS = 2
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 FAILED = 1
 """Pytest's exit status where a test failed; 2 to 5 are interruptions and mistakes of use."""
 
@@ -78,7 +79,7 @@ class Copy:
         self.process = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("forked_pytest.py")],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
+            env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
