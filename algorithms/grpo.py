@@ -1,8 +1,8 @@
 """GRPO: clipped policy gradient on group-standardised rewards, with a KL term in the loss and no critic.
 
 Shao et al. 2024 (DeepSeekMath), arXiv:2402.03300.
-Deviations: none. The paper gives neither the clip, nor the standard deviation's degrees of freedom, nor what is added
-to it: 0.2 is PPO's, ddof 1 is torch's and 1e-4 is TRL's.
+Deviations: one outer iteration, so the reference stays the starting policy. The paper gives neither the clip, nor the
+standard deviation's degrees of freedom, nor what is added to it: 0.2 is PPO's, ddof 1 is torch's and 1e-4 is TRL's.
 """
 
 from algorithms.axes.baseline import GroupStandardised

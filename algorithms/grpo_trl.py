@@ -1,8 +1,8 @@
 """GRPO as TRL 1.16 calls it: its defaults are a token mean over the step and no KL term, not the paper's GRPO.
 
 von Werra et al., TRL 1.16, GRPOConfig; the paper is arXiv:2402.03300.
-Deviations: exact token counts of each optimizer step, where TRL divides every step of a rollout by the mean count; no
-correction for vLLM's log-probabilities, which TRL has on by default where vLLM samples.
+Deviations: exact token counts of each optimizer step, where TRL divides by the mean count if a rollout serves several
+steps; no correction for vLLM's log-probabilities, which TRL has on by default where vLLM samples.
 """
 
 from algorithms.axes.baseline import GroupStandardised

@@ -1,6 +1,6 @@
 """Alarms: what a run's metrics say when it goes wrong, as a table of thresholds and a pure function over records.
 
-An alarm never stops a run. The thresholds are this program's proposal (spec section 14), to be read as "look here", not
+An alarm never stops a run. The thresholds are this program's proposal, to be read as "look here", not
 as proof. A value that was not recorded, or is null, raises none. Nothing here needs torch.
 """
 

@@ -64,7 +64,7 @@ def _updates(run: Run, objective: PolicyGradient) -> Iterator[str]:
 
 
 def _inert(run: Run, objective: PolicyGradient) -> Iterator[str]:
-    """With one update a rollout the ratio is exactly 1, so bounds on it change nothing (spec section 0, fact 3)."""
+    """With one update a rollout the ratio is exactly 1, so bounds on it change nothing."""
     rollout = run.rollout
     if rollout.updates_per_rollout * rollout.epochs > 1 or rollout.old_logp != "recomputed":
         return
@@ -93,6 +93,11 @@ def _old_policy(run: Run, objective: PolicyGradient) -> Iterator[str]:
             "objective.selection.surplus: carry_over given, which trains on samples of an older policy, and "
             f"objective.surrogate.kind={kind_of(objective.surrogate)} has no importance ratio to correct for that: "
             "give surplus=discard"
+        )
+    elif carries and objective.focus.needs_entropy:
+        yield (
+            f"objective.focus.kind: {kind_of(objective.focus)} given, which reads the sampling policy's entropies, and "
+            "groups that are carried over do not keep theirs: give objective.selection.surplus=discard"
         )
     elif carries and not from_sampler:
         yield (

@@ -12,7 +12,7 @@ from bench.seeding import generator
 from tasks.parts.problem import Problem
 
 OFFLINE_TEMPERATURE = 1.0
-"""Log-probabilities of offline losses are taken at temperature 1, whatever was sampled at (spec section 1)."""
+"""Log-probabilities of offline losses are taken at temperature 1, whatever was sampled at."""
 
 
 def rounds(run: Run) -> list[list[Problem]]:

@@ -43,12 +43,17 @@ class Scorer:
         # Filled by the update's own pass where that is the old policy; what is never filled is unknown, not equal.
         old_logp = torch.full_like(sampled, torch.nan) if self.first_pass_is_old else sampled.clone()
         entropy = None
-        if config.old_logp == "recomputed" and not self.first_pass_is_old:
-            with self.instruments.phase("old_logp"):
-                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature))
+        recomputed = config.old_logp == "recomputed" and not self.first_pass_is_old
         if self.objective.needs.entropy:
             with self.instruments.phase("old_logp"):
-                entropy = scored(lambda part: token_logps_and_entropy(cast.policy.network, part, config.temperature)[1])
+                both = scored(
+                    lambda part: torch.stack(token_logps_and_entropy(cast.policy.network, part, config.temperature), -1)
+                )
+            own, entropy = both.unbind(-1)
+            old_logp = own if recomputed else old_logp
+        elif recomputed:
+            with self.instruments.phase("old_logp"):
+                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature))
         reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
@@ -109,10 +114,10 @@ class Scorer:
 
 @torch.no_grad()
 def by_parts(score: Callable[[Sequences], Tensor], sequences: Sequences, parts: Sequence[list[int]]) -> Tensor:
-    """float32 (rows, completion width): a number for each token, scored part by part; 0 where a part has no column."""
+    """float32 (rows, completion width, ...): numbers of each token, scored part by part; 0 where there is none."""
     ids = sequences.completion_ids
-    result = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
-    for part in parts:
-        values = score(sequences.rows(part))
+    scored = [score(sequences.rows(part)) for part in parts]
+    result = torch.zeros((*ids.shape, *scored[0].shape[2:]), dtype=torch.float32, device=ids.device)
+    for part, values in zip(parts, scored, strict=True):
         result[torch.tensor(part, device=ids.device), : values.shape[1]] = values
     return result

@@ -42,7 +42,7 @@ class GroupStatistics:
     def degenerate(self) -> Bool[Tensor, "batch"]:
         """True in groups whose rewards are equal up to rounding: max - min <= 1e-6 (1 + |mean|).
 
-        Rounding makes the standard deviation of equal rewards non-zero, so it is not asked (spec section 2.4).
+        Rounding makes the standard deviation of equal rewards non-zero, so it is not asked.
         """
         return self.spread <= _slack(self.mean)
 
@@ -251,7 +251,10 @@ class PassAtK:
 
 @knobs
 class Accepted:
-    """1 for completions that the verifier calls correct; the others leave the loss (online rejection sampling)."""
+    """1 for completions that the verifier calls correct; the others leave the loss (online rejection sampling).
+
+    A completion that the budget cut is taken too if it is correct; truncation.kind=mask_truncated leaves it out.
+    """
 
     needs_critic: ClassVar[bool] = False
     needs_groups: ClassVar[bool] = False

@@ -132,9 +132,9 @@ class Totals:
 
     num_tokens: int
     num_sequences: int
-    """Completions with at least one token under the mask."""
+    """Completions with at least one token in the loss."""
     num_rows: int
-    """Completions, those without a token under the mask included."""
+    """Completions, those without a token in the loss included."""
     num_groups: int
     num_microbatches: int
     completion_budget: int

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from algorithms.axes.knobs import kind_of
 from algorithms.axes.returns import GAE, LengthAdaptiveGAE
 from algorithms.axes.shaping import MissingEos, NoShaping
+from algorithms.axes.truncation import MaskTruncated
 from algorithms.axes.value import NoCritic
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def mistakes(objective: "PolicyGradient") -> list[str]:
     """One sentence for each combination in which a component could not act, or would act twice."""
-    parts = (_critic, _penalty, _ratio, _verdict, _truncation)
+    parts = (_critic, _penalty, _ratio, _verdict, _truncation, _focus)
     return [line for part in parts for line in part(objective)]
 
 
@@ -28,7 +29,8 @@ def _critic(objective: "PolicyGradient") -> Iterator[str]:
 
 def _penalty(objective: "PolicyGradient") -> Iterator[str]:
     penalty, advantage = objective.penalty, objective.advantage
-    if penalty.in_reward and not penalty.per_completion and not advantage.takes_token_reward:
+    per_token = penalty.in_reward and not penalty.per_completion
+    if per_token and not advantage.takes_token_reward and advantage.reads_reward:
         yield (
             f"penalty.kind={kind_of(penalty)} charges single tokens and advantage.kind={kind_of(advantage)} is per "
             "completion: give penalty.kind=loss_kl or penalty.kind=sequence_reward_kl"
@@ -66,8 +68,27 @@ def _truncation(objective: "PolicyGradient") -> Iterator[str]:
             "truncation.in_baseline=true"
         )
     bootstraps = isinstance(advantage, GAE | LengthAdaptiveGAE) and advantage.truncation_bootstrap
+    masks = isinstance(objective.truncation, MaskTruncated)
+    if bootstraps and masks:
+        yield (
+            "advantage.truncation_bootstrap counts on behind a cut and truncation.kind=mask_truncated trains on no "
+            "completion that was cut: give one of them"
+        )
+    if masks and not objective.truncation.in_baseline and isinstance(objective.shaping, MissingEos):
+        yield (
+            "shaping.kind=missing_eos punishes completions that truncation.in_baseline=false leaves out altogether: "
+            "give one of them"
+        )
     if bootstraps and isinstance(objective.shaping, MissingEos):
         yield (
             "advantage.truncation_bootstrap says that a cut is no end and shaping.kind=missing_eos punishes it as one: "
             "give one of them"
+        )
+
+
+def _focus(objective: "PolicyGradient") -> Iterator[str]:
+    if not objective.focus.count_dropped and objective.advantage.needs_critic:
+        yield (
+            "focus.count_dropped=false takes tokens out of the loss, and the critic would miss them too: give "
+            "focus.count_dropped=true"
         )

@@ -26,7 +26,10 @@ class GoldSolutions:
 
 @knobs
 class AcceptedSamples:
-    """Correct samples of the starting policy, without repeats: offline rejection sampling (RFT)."""
+    """Correct samples of the starting policy, without repeats: offline rejection sampling (RFT).
+
+    A completion that the budget cut is taken too if the verifier calls it correct; it teaches no end.
+    """
 
     samples: ClassVar[bool] = True
     max_per_prompt: Annotated[int, Field(ge=1)] | None = None

@@ -94,7 +94,7 @@ def whiten(
 ) -> Float[Tensor, "*shape"]:
     """Shift and scale to mean 0 and variance 1 over the mask; `epsilon` is added to the variance. Zero elsewhere.
 
-    Source: spec section 2.2, row `masked_whiten` of verl and TRL 1.12. Computed in float64.
+    As `masked_whiten` of verl and TRL 1.12 has it. Computed in float64.
     """
     exact = values.double()
     mean = masked_sum(exact, mask) / mask.sum().clamp(min=1)

@@ -1,7 +1,7 @@
 """Mismatch: how the gap between the sampling engine's and the trainer's probabilities is weighed out of the loss.
 
 The ratio is pi_old / mu, the trainer's probability over the sampling engine's, both before the first update. Weights
-multiply the surrogate and not the penalty, and carry no gradient (spec section 7).
+multiply the surrogate and not the penalty, and carry no gradient.
 """
 
 from typing import Annotated, ClassVar
@@ -20,7 +20,7 @@ Lower = Annotated[float, Field(gt=0, le=1)]
 
 
 def token_log_ratio(rollout: Rollout) -> Float[Tensor, "batch tokens"]:
-    """log(pi_old / mu) of each token; 0 under the mask and where the engine gave no log-probability."""
+    """log(pi_old / mu) of each token; 0 beyond the completion and where the engine gave no log-probability."""
     assert rollout.sampler_logp is not None, "the correction reads the sampling engine's log-probabilities"
     return masked((rollout.old_logp - rollout.sampler_logp).nan_to_num(nan=0.0), rollout.mask)
 

@@ -27,8 +27,9 @@ def kl_estimate(
         return difference
     if estimator == "k2":
         return difference**2 / 2
-    # Held at e^20, so that one token far outside the reference cannot overflow.
-    return torch.expm1((-difference).clamp(max=20)) + difference
+    # Held from e^20 on, so that one token far outside the reference cannot overflow; its gradient is 0 there.
+    held = difference.clamp(min=-20)
+    return torch.expm1(-held) + held
 
 
 @knobs
@@ -123,8 +124,9 @@ class LossKL:
     estimator: Estimator = "k3"
     """Expected on-policy gradient: k1 none at all, k2 that of KL(pi || reference), k3 that of KL(reference || pi)."""
     weight: Weight = "none"
-    """Importance weight on the estimate. With the `ratio` and its gradient k1 and k3 follow KL(pi || reference), also
-    off-policy; with the `detached_ratio` k2 does, and k3 follows KL(reference || pi)."""
+    """Importance weight on the estimate. With a token's `ratio` and its gradient k1 and k3 follow KL(pi || reference),
+    off-policy too; with the `detached_ratio` k2 does, and k3 follows KL(reference || pi). A geometric mean over the
+    completion is no importance weight: with `sequence_ratio` all of them are biased."""
 
     def token_reward(self, rollout: Rollout) -> Float[Tensor, "batch tokens"]:
         return torch.zeros_like(rollout.old_logp)

@@ -3,9 +3,7 @@
 from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from algorithms.axes.advantage import Advantage
 from algorithms.axes.batch import Batch, Credit, LossParts, Rollout, Totals
@@ -111,19 +109,13 @@ class PolicyGradient:
         seen = reward if self.truncation.in_baseline else torch.where(trained, reward, unknown)
         credit = self.advantage(seen, token_reward, rollout)
         mask = credit.mask & trained[:, None]
-        return Credit(
-            advantage=masked(credit.advantage, mask),
-            returns=credit.returns,
-            mask=mask,
-            reward=reward,
-            weight=self._weight(rollout, mask),
-        )
-
-    def _weight(self, rollout: Rollout, mask: Bool[Tensor, "batch tokens"]) -> Float[Tensor, "batch tokens"] | None:
-        focus, mismatch = self.focus(rollout, mask), self.mismatch(rollout)
-        if focus is None or mismatch is None:
-            return mismatch if focus is None else focus
-        return focus * mismatch
+        focus, weight = self.focus(rollout, mask), self.mismatch(rollout)
+        if focus is not None and not self.focus.count_dropped:
+            mask, focus = mask & (focus == 1), None
+        if focus is not None:
+            weight = focus if weight is None else focus * weight
+        advantage = masked(credit.advantage, mask)
+        return Credit(advantage=advantage, returns=credit.returns, mask=mask, reward=reward, weight=weight)
 
     def loss(self, batch: Batch, totals: Totals) -> LossParts:
         """A microbatch's share of the step's loss; the gradient flows through `batch.logp` (and `batch.entropy`)."""

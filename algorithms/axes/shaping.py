@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import torch
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -81,7 +82,10 @@ class Rescale:
 
     def __call__(self, rollout: Rollout) -> Float[Tensor, "batch"]:
         scaled = self.scale * rollout.reward
-        return scaled if self.low is None and self.high is None else scaled.clamp(min=self.low, max=self.high)
+        if self.low is None and self.high is None:
+            return scaled
+        # An infinite reward could not be told, and a bound must not make it a number.
+        return torch.where(rollout.scorable, scaled.clamp(min=self.low, max=self.high), scaled)
 
     def formula(self) -> str:
         scaled = "R" if self.scale == 1 else f"{self.scale:g} R"

@@ -17,8 +17,7 @@ def movement(
     """Means, a variance and effective sample sizes of a microbatch; none of the tensors may carry a gradient.
 
     `ratio/*` is of the ratio that the loss uses, one number a token also where it is taken per completion. `ess/*` is
-    of the plain weights pi / pi_old, per token and as products per completion, whatever the loss uses (spec section
-    14).
+    of the plain weights pi / pi_old, per token and as products per completion, whatever the loss uses.
     """
     log_ratio = masked(logp - old_logp, mask)
     token, sequence = _weight(log_ratio), _weight(log_ratio.double().sum(dim=1))

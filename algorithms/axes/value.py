@@ -51,7 +51,7 @@ class ValueLoss:
 
 
 def explained_variance(value: Float[Tensor, "tokens"], returns: Float[Tensor, "tokens"]) -> float:
-    """1 - Var(returns - value) / (Var(returns) + 1e-5), over valid tokens; NaN below two tokens (spec section 14)."""
+    """1 - Var(returns - value) / (Var(returns) + 1e-5), over valid tokens; NaN below two tokens."""
     if len(value) < 2:
         return float("nan")
     residual = (returns.double() - value.double()).var()

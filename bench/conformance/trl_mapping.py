@@ -98,7 +98,7 @@ def grpo_objective(settings: GrpoSettings) -> PolicyGradient:
         advantage=ADVANTAGES[settings.scale_rewards],
         ratio=TokenRatio() if settings.importance_sampling_level == "token" else SequenceRatio(),
         surrogate=_surrogate(settings),
-        focus=AllTokens() if share == 1 else TopEntropyTokens(share=share),
+        focus=AllTokens() if share == 1 else TopEntropyTokens(share=share, count_dropped=True),
         mismatch=_mismatch(settings),
         penalty=_penalty(settings),
         reduction=REDUCTIONS[settings.loss_type],

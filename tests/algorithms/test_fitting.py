@@ -74,6 +74,18 @@ def test_needs_follow_from_the_components(change: dict[str, Any], needs: Needs) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (
+            {"advantage": GAE(truncation_bootstrap=True), "value": ValueLoss(), "truncation": MaskTruncated()},
+            "advantage.truncation_bootstrap counts on behind a cut and truncation.kind=mask_truncated trains on no",
+        ),
+        (
+            {"shaping": MissingEos(penalty=1.0), "truncation": MaskTruncated(in_baseline=False)},
+            "shaping.kind=missing_eos punishes completions that truncation.in_baseline=false leaves out altogether",
+        ),
+        (
+            {"focus": TopEntropyTokens(), "advantage": GAE(), "value": ValueLoss()},
+            "focus.count_dropped=false takes tokens out of the loss, and the critic would miss them too",
+        ),
         ({"advantage": GAE()}, "this advantage reads a critic: give value.kind=value_loss"),
         ({"value": ValueLoss()}, "no component reads the critic: give value.kind=no_critic or advantage.kind=gae"),
         (

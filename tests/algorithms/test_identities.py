@@ -135,8 +135,10 @@ def step(
 
 def change(rollout: Rollout, do: Callable[[Tensor], Tensor]) -> Rollout:
     """The rollout with every tensor changed."""
-    given: dict[str, Any] = {field.name: getattr(rollout, field.name) for field in fields(rollout)}
-    return Rollout(**{name: do(value) if isinstance(value, Tensor) else value for name, value in given.items()})
+    changed: dict[str, Any] = {field.name: getattr(rollout, field.name) for field in fields(rollout)}
+    for name, value in changed.items():
+        changed[name] = do(value) if isinstance(value, Tensor) else value
+    return Rollout(**changed)
 
 
 def reordered(rollout: Rollout) -> Rollout:
@@ -317,11 +319,10 @@ def test_preference_losses_coincide_for_one_length() -> None:
     assert torch.allclose(own, summed / 25, atol=1e-15)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ONLINE)
-def test_odd_rollouts_stay_finite(name: str, dtype: torch.dtype, whole: Rollout) -> None:
-    """Nothing scored, every completion ended by its first token, none with a token, none ended, groups of two."""
-    rows = replace(whole, **{name: getattr(whole, name).to(dtype) for name in ("old_logp", "ref_logp", "value")})
+def test_odd_rollouts_stay_finite(name: str, whole: Rollout) -> None:
+    """In float32: nothing scored, every completion ended at once, none has a token, all cut, groups of two."""
+    rows = replace(whole, **{name: getattr(whole, name).float() for name in ("old_logp", "ref_logp", "value")})
     first = torch.arange(5)[None, :].expand(16, 5) == 0
     odd = {
         "unscored": replace(rows, reward=torch.full_like(rows.reward, NAN), correct=torch.full_like(rows.reward, NAN)),
@@ -335,7 +336,7 @@ def test_odd_rollouts_stay_finite(name: str, dtype: torch.dtype, whole: Rollout)
             objective = replace(ONLINE[name], truncation=truncation)
             credit = objective.credit(rollout)
             assert credit.advantage.isfinite().all(), case
-            value, gradient = step(objective, rollout, MOVED.to(dtype))
+            value, gradient = step(objective, rollout, MOVED.float())
             assert math.isfinite(value), case
             assert gradient.isfinite().all(), case
             if not credit.mask.any():

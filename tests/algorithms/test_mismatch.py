@@ -70,7 +70,9 @@ def test_no_correction_and_all_tokens_are_no_weight_at_all(rollout: Rollout) -> 
     assert PolicyGradient(**PLAIN).credit(rollout).weight is None
 
 
-@pytest.mark.parametrize(("share", "kept"), [(0.2, [0.9]), (0.35, [0.9, 0.7]), (0.4, [0.9, 0.7]), (0.6, [0.9, 0.7, 0.5]), (0.01, [0.9])])
+@pytest.mark.parametrize(
+    ("share", "kept"), [(0.2, [0.9]), (0.35, [0.9, 0.7]), (0.4, [0.9, 0.7]), (0.6, [0.9, 0.7, 0.5]), (0.01, [0.9])]
+)
 def test_the_tokens_with_the_highest_entropy_are_kept(share: float, kept: list[float], rollout: Rollout) -> None:
     """Five valid tokens with entropies .1 .9 .5 .7 .3; the 8 under the mask does not count."""
     focus = TopEntropyTokens(share=share)(rollout, rollout.mask)
@@ -81,7 +83,8 @@ def test_the_tokens_with_the_highest_entropy_are_kept(share: float, kept: list[f
 
 
 def test_weights_multiply_and_nothing_is_chosen_where_nothing_is_trained(rollout: Rollout) -> None:
-    objective = PolicyGradient(**PLAIN | {"mismatch": TokenTruncate(high=2.0), "focus": TopEntropyTokens(share=0.4)})
+    focus = TopEntropyTokens(share=0.4, count_dropped=True)
+    objective = PolicyGradient(**PLAIN | {"mismatch": TokenTruncate(high=2.0), "focus": focus})
     weight = objective.credit(rollout).weight
     assert weight is not None
     assert weight.tolist()[:2] == [pytest.approx([0, 0.5]), pytest.approx([0, 1.0])]
@@ -89,6 +92,17 @@ def test_weights_multiply_and_nothing_is_chosen_where_nothing_is_trained(rollout
     weight = objective.credit(unscored).weight
     assert weight is not None
     assert weight.abs().max() == 0
+
+
+def test_dropped_tokens_leave_the_denominator_or_stay_in_it(rollout: Rollout) -> None:
+    """2506.01939, Eq. 6: the mask shrinks to the two tokens kept; as in TRL all five stay, three with weight 0."""
+    for count_dropped, tokens in ((False, 2), (True, 5)):
+        focus = TopEntropyTokens(share=0.4, count_dropped=count_dropped)
+        credit = PolicyGradient(**PLAIN | {"focus": focus}).credit(rollout)
+        assert Totals.of(credit.mask, rollout.group, 10).num_tokens == tokens
+        assert (credit.weight is None) == (not count_dropped)
+        kept = credit.mask if credit.weight is None else credit.mask & (credit.weight == 1)
+        assert kept.tolist() == [[False, True], [False, True], [False, False]]
 
 
 def test_a_weight_scales_the_surrogate_and_neither_the_penalty_nor_the_denominator(rollout: Rollout) -> None:

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
+from algorithms import grpo
 from algorithms.axes.batch import Rollout
 from algorithms.axes.penalty import Estimator, LossKL, NoPenalty, RewardKL, SequenceRewardKL, kl_estimate
 
@@ -54,6 +56,18 @@ def test_k2_and_k3_are_never_negative() -> None:
     logp, ref_logp = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
     assert kl_estimate(logp, ref_logp, "k2").min() >= 0
     assert kl_estimate(logp, ref_logp, "k3").min() >= 0
+
+
+def test_k3_far_outside_the_reference_is_held_and_never_pushes_away() -> None:
+    """Down to d = -20 the gradient is 1 - e^-d < 0, towards the reference; beyond it is 0, and not the other way."""
+    logp = torch.tensor([-5.0, -19.0, -21.0, -400.0], requires_grad=True)
+    estimate = kl_estimate(logp, torch.zeros(4), "k3")
+    assert estimate[3].item() == pytest.approx(math.exp(20), rel=1e-5)
+    estimate.sum().backward()
+    assert logp.grad is not None
+    assert logp.grad[0].item() == pytest.approx(1 - math.exp(5), rel=1e-6)
+    assert logp.grad[1].item() == pytest.approx(-math.exp(19), rel=1e-6)
+    assert logp.grad[2:].tolist() == [0, 0]
 
 
 def test_k3_keeps_its_digits_where_the_policies_nearly_agree() -> None:
@@ -147,9 +161,16 @@ def test_the_reference_is_needed_exactly_where_it_is_read() -> None:
     assert LossKL(coefficient=0.1).needs_reference
 
 
-def test_a_token_far_outside_the_reference_stays_finite() -> None:
-    """k3 grows like exp(-d): it is held at d = -20, where float32 still has it, and pushes no further there."""
-    logp = torch.tensor([-500.0], requires_grad=True)
-    estimate = kl_estimate(logp, torch.tensor([-1.0]), "k3")
-    assert float(estimate.detach()) == pytest.approx(math.exp(20), rel=1e-5)
-    assert torch.autograd.grad(estimate.sum(), logp)[0].tolist() == [1.0]
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_penalty_does_not_read_what_the_mask_hides(estimator: Any, ragged: Any, value_and_gradient: Any) -> None:
+    """NaN log-probabilities under the mask: the same loss, and a gradient of exactly 0 there, where 0 times NaN is
+    not."""
+    objective = replace(grpo.objective, penalty=LossKL(coefficient=0.1, estimator=estimator))
+    example = ragged()
+    found, expected = (
+        value_and_gradient(lambda batch, totals: objective.loss(batch, totals).loss, batch, example.totals)
+        for batch in (example.padded(2, math.nan), example.batch)
+    )
+    assert found[0] == pytest.approx(expected[0], abs=1e-15)
+    assert torch.equal(found[1][:, :-2], expected[1])
+    assert torch.equal(found[1][:, -2:], torch.zeros(8, 2, dtype=torch.float64))

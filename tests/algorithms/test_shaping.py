@@ -65,9 +65,10 @@ def test_a_missing_end_costs_and_an_ending_does_not(make_rollout: MakeRollout) -
     assert MissingEos(penalty=0.25)(rollout).tolist() == [1.0, 0.75, -0.25]
 
 
-def test_rewards_are_scaled_and_then_clipped(make_rollout: MakeRollout) -> None:
-    """2 R within -1 and 1.5; an unscorable reward stays unscorable."""
-    shaped = Rescale(scale=2.0, low=-1.0, high=1.5)(make_rollout([1.0, 0.5, -2.0, math.nan])).tolist()
-    assert shaped[:3] == [1.5, 1.0, -1.0]
-    assert math.isnan(shaped[3])
-    assert Rescale(scale=3.0)(make_rollout([1.0, -2.0])).tolist() == [3.0, -6.0]
+def test_a_reward_is_scaled_then_clipped_and_an_unknown_one_stays_unknown(make_rollout: Callable[..., Rollout]) -> None:
+    """2 R held within -1 and 1; NaN and infinity could not be told, and a bound must not make numbers of them."""
+    rollout = make_rollout([0.3, 5.0, -5.0, math.nan, math.inf])
+    assert Rescale(scale=2.0, low=-1.0, high=1.0)(rollout).isfinite().tolist() == [True, True, True, False, False]
+    assert Rescale(scale=2.0, low=-1.0, high=1.0)(rollout)[:3].tolist() == pytest.approx([0.6, 1.0, -1.0])
+    assert Rescale(scale=2.0)(rollout)[:3].tolist() == pytest.approx([0.6, 10.0, -10.0])
+    assert Rescale(high=1.0)(rollout)[:3].tolist() == pytest.approx([0.3, 1.0, -5.0])

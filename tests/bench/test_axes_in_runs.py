@@ -64,6 +64,7 @@ def test_the_tokens_with_the_highest_entropy_are_trained_on(updates: int, tiny_r
     """Rollout-time entropies are there, also where one update a rollout would need no pass for the old policy."""
     knobs = {
         "objective.focus.kind": "top_entropy_tokens", "objective.focus.share": 0.3,
+        "objective.focus.count_dropped": True,
         "rollout.updates_per_rollout": updates,
     }  # fmt: skip
     run = tiny_run("dr_grpo", **knobs)

@@ -45,13 +45,12 @@ def mutations() -> list[Mutation]:
 
 
 def test_every_mutation_still_applies(root: Path) -> None:
-    """The old text stands exactly once, the new one compiles and is another, and the tests named are there."""
-    texts = {file: (root / file).read_text(encoding="utf-8") for file in {each.file for each in mutations()}}
-    assert [str(each) for each in mutations() if texts[each.file].count(each.old) != 1] == []
-    assert [str(each) for each in mutations() if each.old == each.new] == []
-    assert [name for each in mutations() for name in each.tests if not (root / name).is_file()] == []
-    for each in mutations():
-        compile(texts[each.file].replace(each.old, each.new), each.file, "exec")
+    """The old text stands exactly once, the new one is another, and the tests named are there."""
+    listed = mutations()
+    texts = {file: (root / file).read_text(encoding="utf-8") for file in {each.file for each in listed}}
+    assert [str(each) for each in listed if texts[each.file].count(each.old) != 1] == []
+    assert [str(each) for each in listed if each.old == each.new] == []
+    assert [name for name in {name for each in listed for name in each.tests} if not (root / name).is_file()] == []
 
 
 def test_every_axis_is_mutated(root: Path) -> None:
