@@ -40,20 +40,7 @@ class Scorer:
         def scored(score: Callable[[Sequences], Tensor]) -> Tensor:
             return by_parts(score, sequences, parts)
 
-        # Filled by the update's own pass where that is the old policy; what is never filled is unknown, not equal.
-        old_logp = torch.full_like(sampled, torch.nan) if self.first_pass_is_old else sampled.clone()
-        entropy = None
-        recomputed = config.old_logp == "recomputed" and not self.first_pass_is_old
-        if self.objective.needs.entropy:
-            with self.instruments.phase("old_logp"):
-                both = scored(
-                    lambda part: torch.stack(token_logps_and_entropy(cast.policy.network, part, config.temperature), -1)
-                )
-            own, entropy = both.unbind(-1)
-            old_logp = own if recomputed else old_logp
-        elif recomputed:
-            with self.instruments.phase("old_logp"):
-                old_logp = scored(lambda part: token_logps(cast.policy.network, part, config.temperature))
+        old_logp, entropy = self._old_policy(sampled, sequences, parts)
         reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
@@ -79,6 +66,26 @@ class Scorer:
             entropy=entropy,
             next_value=next_value,
         )
+
+    def _old_policy(
+        self, sampled: Tensor, sequences: Sequences, parts: Sequence[list[int]]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities before the first update, and entropies where they are read; one pass gives both."""
+        network, temperature = self.cast.policy.network, self.run.rollout.temperature
+        # Filled by the update's own pass where that is the old policy; what is never filled is unknown, not equal.
+        known = torch.full_like(sampled, torch.nan) if self.first_pass_is_old else sampled.clone()
+        recomputed = self.run.rollout.old_logp == "recomputed" and not self.first_pass_is_old
+        if not recomputed and not self.objective.needs.entropy:
+            return known, None
+        with self.instruments.phase("old_logp"):
+            if not self.objective.needs.entropy:
+                return by_parts(lambda part: token_logps(network, part, temperature), sequences, parts), None
+
+            def both(part: Sequences) -> Tensor:
+                return torch.stack(token_logps_and_entropy(network, part, temperature), dim=-1)
+
+            own, entropy = by_parts(both, sequences, parts).unbind(-1)
+        return own if recomputed else known, entropy
 
     def batch(
         self, part: list[int], sequences: Sequences, rollout: Rollout, credit: Credit, tokens: Tensor

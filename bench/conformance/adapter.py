@@ -71,7 +71,13 @@ class Implementation:
     overlong: Callable[[int, int, int], float] | None = None
     """(length, completion budget, buffer in tokens) -> what is added to the reward, for the claimed factor."""
     notes: Mapping[str, str] | None = None
-    """By a check's name, one sentence on why this implementation deviates there."""
+    """By a check's name, one sentence on why this implementation deviates or differs there."""
+    out_of_reach: Mapping[str, str] | None = None
+    """By a check's name, why what it tries cannot happen where this implementation runs: it does not apply then."""
+    own: bool = False
+    """Whether it is one of this suite's, which our own conventions bind."""
+    comparison: bool = False
+    """Whether its authors make no such claim: the column is shown for comparison, and counts nowhere."""
 
     @property
     def family(self) -> str:

@@ -1,7 +1,7 @@
 """The list of checks: their names, what each one shows, and where the right answer comes from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.conformance import checks_credit, checks_loss
 from bench.conformance.adapter import Implementation, Mistake
@@ -33,12 +33,12 @@ CHECKS: Sequence[Check] = (
         "verl#3741", checks_loss.padding_width,
     ),
     Check(
-        "values under the mask", "Padding may hold any finite number.",
-        "trl#4970", checks_loss.values_under_the_mask,
+        "values in padding", "Padding may hold any finite number.",
+        "trl#4970", checks_loss.values_in_padding,
     ),
     Check(
-        "NaN under the mask", "Padding may hold NaN and -inf.",
-        "ROLL#447", checks_loss.nan_under_the_mask,
+        "NaN in padding", "Padding may hold NaN and -inf.",
+        "ROLL#447", checks_loss.nan_in_padding,
     ),
     Check(
         "row order", "The order of rows does not matter.",
@@ -61,7 +61,8 @@ CHECKS: Sequence[Check] = (
         "1707.06347, Eq. 7; OpenRLHF#1091", checks_loss.clip_corners,
     ),
     Check(
-        "KL gradient", "The expected gradient of the KL term, by enumeration, is the divergence's that is claimed.",
+        "KL gradient",
+        "The expected gradient of the KL term is the claimed divergence's, by enumeration of two independent tokens.",
         "Schulman 2020; 2512.21852", checks_loss.kl_gradient,
     ),
     Check(
@@ -94,12 +95,20 @@ CHECKS: Sequence[Check] = (
         "trl#5773", checks_credit.one_scored_sample,
     ),
     Check(
-        "unscorable rewards", "A reward of NaN or infinity enters no statistic, and its completion gets 0.",
-        "trl#5902, ms-swift#8123", checks_credit.unscorable_rewards,
+        "missing rewards", "A reward of NaN (TRL's None) enters no statistic, and its completion gets 0.",
+        "trl#5902, ms-swift#8123", checks_credit.missing_rewards,
     ),
     Check(
-        "who is trained", "Completions without a reward leave the denominator, truncated ones where that is claimed.",
-        "trl#5902, trl#6369; 2503.14476, section 3.4", checks_credit.who_is_trained,
+        "infinite rewards", "So does an infinite reward: it counts as missing.",
+        "no paper", checks_credit.infinite_rewards, ours=True,
+    ),
+    Check(
+        "who is trained", "Truncated completions leave the loss where that is claimed, and only there.",
+        "trl#6369; 2503.14476, section 3.4", checks_credit.who_is_trained,
+    ),
+    Check(
+        "unscored completions", "Completions without a reward leave the loss, and its denominator too.",
+        "no paper; trl#5902 gives them advantage 0", checks_credit.unscored_completions, ours=True,
     ),
     Check(
         "GAE", "The recursion is the double sum of the paper, and padding never leaks in.",
@@ -111,7 +120,7 @@ CHECKS: Sequence[Check] = (
     ),
 )  # fmt: skip
 
-_OUT_OF_REACH = {"mismatch": "no_correction", "focus": "all_tokens", "bonus": "no_bonus"}
+_NOT_FED = {"mismatch": "no_correction", "focus": "all_tokens", "bonus": "no_bonus"}
 """Axes whose inputs a step does not hold, and the kind under which they read none."""
 
 
@@ -136,10 +145,16 @@ def check(implementation: Implementation) -> Column:
 
 
 def _run(one: Check, implementation: Implementation) -> Finding:
-    for axis, off in _OUT_OF_REACH.items():
+    for axis, off in _NOT_FED.items():
         if implementation.claims.get(axis, {}).get("kind", off) != off:
             return not_applicable(f"the kit gives no data for the claimed {axis}")
+    why = (implementation.out_of_reach or {}).get(one.name)
+    if why is not None:
+        return not_applicable(why)
     try:
-        return one.run(implementation)
+        found = one.run(implementation)
     except Mistake as error:  # its own code failed on a step that the contract allows
         return Finding(status="deviates", detail=str(error))
+    if found.status == "deviates" and one.ours and not implementation.own:
+        return replace(found, status="differs")
+    return found

@@ -99,18 +99,31 @@ def one_scored_sample(implementation: Implementation) -> Finding:
 
 
 @_of_advantages()
-def unscorable_rewards(implementation: Implementation) -> Finding:
-    rewards = ([1.0, NAN, 0.0, 0.0, 1.0, 0.0, 0.5, 1.0], [1.0, math.inf, 0.0, 0.0, 1.0, 0.0, 0.5, 1.0])
-    return _first_deviation([_against_oracle(implementation, reward, [0] * 4 + [1] * 4) for reward in rewards])
+def missing_rewards(implementation: Implementation) -> Finding:
+    return _against_oracle(implementation, [1.0, NAN, 0.0, 0.0, 1.0, 0.0, 0.5, 1.0], [0] * 4 + [1] * 4)
+
+
+@_of_advantages()
+def infinite_rewards(implementation: Implementation) -> Finding:
+    return _against_oracle(implementation, [1.0, math.inf, 0.0, 0.0, 1.0, 0.0, 0.5, 1.0], [0] * 4 + [1] * 4)
 
 
 def who_is_trained(implementation: Implementation) -> Finding:
-    """OBJ-14 and OBJ-18: completions without a reward leave the denominator; truncated ones where that is claimed."""
+    """OBJ-18: truncated completions leave the loss where that is claimed."""
+    return _trained(implementation, [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.5, 0.0])
+
+
+def unscored_completions(implementation: Implementation) -> Finding:
+    """OBJ-14: completions without a reward leave the loss and its denominator."""
+    return _trained(implementation, [1.0, NAN, 0.0, 0.0, 1.0, 1.0, NAN, 0.0])
+
+
+def _trained(implementation: Implementation, reward: Sequence[float]) -> Finding:
     if implementation.family != "policy_gradient":
         return not_applicable("the claimed family is given its completions")
     if implementation.trained is None:
         return not_applicable("no function `trained` is offered")
-    reward, terminated = [1.0, NAN, 0.0, 0.0, 1.0, 1.0, NAN, 0.0], [True, True, False, True, True, False, True, True]
+    terminated = [True, True, False, True, True, False, True, True]
     accepted = implementation.claims["advantage"]["kind"] == "accepted"
     filtered = implementation.claims["truncation"]["kind"] == "mask_truncated"
     expected = [
@@ -120,7 +133,8 @@ def who_is_trained(implementation: Implementation) -> Finding:
     group = torch.arange(8) // 4
     given = torch.tensor(reward, dtype=torch.float64), group, torch.tensor(terminated)
     found = call_for_tensor("trained", implementation.trained, (8,), *given)
-    names = [f"whether completion {i} (reward {own:g}) counts" for i, own in enumerate(reward)]
+    endings = [(own, "" if ended else ", truncated") for own, ended in zip(reward, terminated, strict=True)]
+    names = [f"whether completion {i} (reward {own:g}{ending}) counts" for i, (own, ending) in enumerate(endings)]
     return compare_numbers(found.tolist(), expected, names)
 
 

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 
 from bench.conformance import oracle_credit
 from bench.conformance.adapter import Implementation, call_for_tensor, evaluate
-from bench.conformance.examples import BUDGET, as_rows, example, golden, masked_example, one_token
+from bench.conformance.examples import BUDGET, as_rows, example, golden, independent_tokens, masked_example
 from bench.conformance.findings import (
     PASS,
     Finding,
@@ -27,6 +28,8 @@ GAP = 5
 """Columns that the padding checks add."""
 POLICY, OLDER, REFERENCE = (0.5, 0.3, 0.15, 0.05), (0.3, 0.3, 0.2, 0.2), (0.2, 0.4, 0.3, 0.1)
 """Probabilities of one softmax with four tokens, for the KL term's gradient by enumeration."""
+POSITIONS = 2
+"""Tokens of the completions that are enumerated: with one, the ratio of a token and of a completion are the same."""
 
 
 def golden_value(implementation: Implementation) -> Finding:
@@ -86,11 +89,11 @@ def padding_width(implementation: Implementation) -> Finding:
     return _with_filler(implementation, [0.0])
 
 
-def values_under_the_mask(implementation: Implementation) -> Finding:
+def values_in_padding(implementation: Implementation) -> Finding:
     return _with_filler(implementation, [7.0, -30.0])
 
 
-def nan_under_the_mask(implementation: Implementation) -> Finding:
+def nan_in_padding(implementation: Implementation) -> Finding:
     return _with_filler(implementation, [math.nan, -math.inf])
 
 
@@ -160,7 +163,7 @@ def clip_corners(implementation: Implementation) -> Finding:
     measured, expected, names = [], [], []
     for ratio, advantage in corners:
         logp = -1.0
-        step = one_token(logp, logp - math.log(ratio), logp, advantage)
+        step = independent_tokens([logp], [logp - math.log(ratio)], [logp], advantage)
         found, wanted = evaluate(implementation, step), golden(implementation.claims, step)
         measured += [found.value, float(found.gradient)]
         expected += [wanted.value, float(wanted.gradient)]
@@ -169,21 +172,27 @@ def clip_corners(implementation: Implementation) -> Finding:
 
 
 def kl_gradient(implementation: Implementation) -> Finding:
+    """Every completion of two tokens that do not depend on each other, weighted by how likely the sampler makes it."""
     if implementation.family != "policy_gradient":
         return not_applicable("no policy gradient is claimed")
-    penalty = implementation.claims["penalty"]
-    sampler = POLICY if penalty.get("weight", "none") == "none" else OLDER
-    expected = oracle_credit.kl_slope(penalty, POLICY, REFERENCE)
-    if expected is None:
-        return not_applicable("the claimed combination of estimator and weight is the gradient of no divergence")
-    measured = [0.0] * len(POLICY)
-    for token, probability in enumerate(sampler):
-        step = one_token(math.log(POLICY[token]), math.log(probability), math.log(REFERENCE[token]), advantage=0.0)
-        slope = float(evaluate(implementation, step).gradient)
-        for other, own in enumerate(POLICY):
-            measured[other] += probability * slope * ((other == token) - own)
-    names = [f"expected gradient in the logit of token {token}" for token in range(len(POLICY))]
-    return compare_numbers(measured, expected, names)
+    penalty, ratio = implementation.claims["penalty"], implementation.claims["ratio"]["kind"]
+    sampled_before = penalty.get("weight", "none") != "none"
+    slope = oracle_credit.kl_slope(penalty, POLICY, REFERENCE)
+    if slope is None or (sampled_before and ratio in ("sequence_ratio", "sequence_token_ratio")):
+        return not_applicable("the claimed estimator, weight and ratio give the gradient of no divergence")
+    sampler = OLDER if sampled_before else POLICY
+    measured = [[0.0] * len(POLICY) for _ in range(POSITIONS)]
+    for tokens in product(range(len(POLICY)), repeat=POSITIONS):
+        logp, old, reference = ([math.log(of[token]) for token in tokens] for of in (POLICY, sampler, REFERENCE))
+        gradient = evaluate(implementation, independent_tokens(logp, old, reference, advantage=0.0)).gradient[0]
+        for place, token in enumerate(tokens):
+            weight = math.prod(sampler[one] for one in tokens) * float(gradient[place])
+            for other, own in enumerate(POLICY):
+                measured[place][other] += weight * ((other == token) - own)
+    share = 1.0 if implementation.claims["reduction"]["kind"] == "sequence_sum" else 1 / POSITIONS
+    places = [(place, token) for place in range(POSITIONS) for token in range(len(POLICY))]
+    names = [f"expected gradient in the logit of token {token} at position {place}" for place, token in places]
+    return compare_numbers([measured[i][j] for i, j in places], [share * slope[j] for _, j in places], names)
 
 
 def on_policy_identity(implementation: Implementation) -> Finding:

@@ -39,22 +39,24 @@ def masked_example(claims: Mapping[str, Any]) -> Step:
     return replace(step, mask=mask, reward=reward)
 
 
-def one_token(logp: float, old_logp: float, ref_logp: float, advantage: float) -> Step:
-    """A step of one completion of one token, so that every reduction has weight 1."""
+def independent_tokens(
+    logp: Sequence[float], old_logp: Sequence[float], ref_logp: Sequence[float], advantage: float
+) -> Step:
+    """A step of one completion that fills its budget: with one token, every reduction has weight 1."""
 
-    def cell(value: float) -> Tensor:
-        return torch.tensor([[value]], dtype=torch.float64)
+    def row(values: Sequence[float]) -> Tensor:
+        return torch.tensor([list(values)], dtype=torch.float64)
 
     return Step(
-        logp=cell(logp),
-        old_logp=cell(old_logp),
-        ref_logp=cell(ref_logp),
-        advantage=cell(advantage),
-        mask=torch.ones((1, 1), dtype=torch.bool),
+        logp=row(logp),
+        old_logp=row(old_logp),
+        ref_logp=row(ref_logp),
+        advantage=row([advantage] * len(logp)),
+        mask=torch.ones((1, len(logp)), dtype=torch.bool),
         reward=torch.ones(1, dtype=torch.float64),
         group=torch.zeros(1, dtype=torch.int64),
         terminated=torch.ones(1, dtype=torch.bool),
-        completion_budget=1,
+        completion_budget=len(logp),
         ranks=(((0,),),),
     )
 

@@ -1,4 +1,7 @@
-"""What a check finds: the claim holds, it does not (by how much), or the check does not apply (why)."""
+"""What a check finds: the claim holds, it does not (by how much), or the check does not apply (why).
+
+A fourth word, `differs`, is for a row that is a convention of ours: what others do there is told, and no deviation.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from torch import Tensor
 from bench.conformance.adapter import Implementation
 from bench.conformance.step import Outcome
 
-Status = Literal["pass", "deviates", "not applicable"]
+Status = Literal["pass", "deviates", "differs", "not applicable"]
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
 """Agreement asked for: enough for a loss that computes in float32, and far below any difference of formulas."""
 
@@ -36,6 +39,8 @@ class Check:
     """What passing means, in one sentence."""
     source: str
     run: Callable[[Implementation], Finding]
+    ours: bool = False
+    """Whether it is a convention of ours that no paper states: others may differ from it without deviating."""
 
 
 PASS = Finding(status="pass")

@@ -21,13 +21,16 @@ def ours(name: str) -> Implementation:
     objective = catalog.load_preset(name).objective
     claims, claimed = resolve_claims(name)
     if isinstance(objective, Preference):
-        return Implementation(name=name, claims=claims, claimed=claimed, loss=lambda step: _pair_loss(objective, step))
+        return Implementation(
+            name=name, claims=claims, claimed=claimed, own=True, loss=lambda step: _pair_loss(objective, step)
+        )
     online = objective if isinstance(objective, PolicyGradient) else None
     shaping = online.shaping if online else None
     return Implementation(
         name=name,
         claims=claims,
         claimed=claimed,
+        own=True,
         loss=lambda step: _loss(objective, step),
         advantages=online and (lambda reward, group: online.credit(_rollout(reward, group)).advantage[:, 0]),
         trained=online and (lambda reward, group, ended: online.credit(_rollout(reward, group, ended)).mask[:, 0]),

@@ -60,7 +60,12 @@ VARIANTS: dict[str, PolicyGradient] = {
         cls.__name__: replace(dapo_literal.objective, mismatch=cls(high=1.3, low=0.8), bonus=BONUS, penalty=CHARGED)
         for cls in (TokenTruncate, TokenMask, SequenceTruncate, SequenceMask)
     },
-    "focus": replace(grpo.objective, focus=TopEntropyTokens(share=0.5), mismatch=TokenTruncate()),
+    **{
+        f"focus, the others {'' if flag else 'not '}counted": replace(
+            grpo.objective, focus=TopEntropyTokens(share=0.5, count_dropped=flag), mismatch=TokenTruncate(), bonus=BONUS
+        )
+        for flag in (False, True)
+    },
     "truncated leave": replace(gspo.objective, truncation=MaskTruncated(in_baseline=False), shaping=Rescale(scale=2.0)),
     "GSPO-token": replace(gspo.objective, ratio=SequenceTokenRatio(), shaping=MissingEos(penalty=0.5)),
     "masked CISPO": replace(cispo.objective, surrogate=CispoMasked(low=0.5, high=0.3)),
