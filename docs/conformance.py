@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.conformance.table import lines, sentence, tables
+from bench.conformance.table import count, lines, sentence, tables, title
+from bench.conformance.trl import OUT_OF_REACH
 from bench.store import write_text
 from reports.parts.table import escape_markdown
 
@@ -31,8 +32,8 @@ def fill(text: str, root: Path = ROOT) -> str:
         "checks": _checks(ours),
         "example": "```python\n" + (root / "docs/example_losses.py").read_text(encoding="utf-8") + "```",
         "bug": "\n".join(["```", *lines(bug), "```"]),
-        "ours": f"{_count(ours)}\n\n{_tables(ours)}",
-        "trl": f"{_count(trl)}\n\n{_tables(trl)}\n\n{_reasons(trl)}",
+        "ours": f"{count(ours)}.\n\n{_tables(ours)}",
+        "trl": f"{count(trl)}.\n\n{_tables(trl)}\n\n{_reasons(trl)}\n\n{_out_of_reach(trl)}",
     }
     for name, part in parts.items():
         opening, closing = f"<!-- generated:{name} -->", "<!-- /generated -->"
@@ -52,7 +53,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _checks(results: Mapping[str, Any]) -> str:
-    rows = [_row([check["name"], check["shows"], check["source"]]) for check in results["checks"]]
+    rows = [_row([title(check), check["shows"], check["source"]]) for check in results["checks"]]
     return "\n".join(["| Check | Shows | After |", "| :-- | :-- | :-- |", *rows])
 
 
@@ -65,29 +66,49 @@ def _tables(results: Mapping[str, Any]) -> str:
     return "\n\n".join(found)
 
 
-def _count(results: Mapping[str, Any]) -> str:
-    columns = results["implementations"]
-    of = [sum(f["status"] == status for c in columns for f in c["findings"]) for status in ("pass", "deviates")]
-    return f"{len(columns)} losses: {of[0]} checks pass, {of[1]} deviate."
-
-
 def _reasons(results: Mapping[str, Any]) -> str:
     """One row a reason: where it is seen first, and in which columns and checks it is seen."""
-    grouped: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    rows = [["TRL", "Measured first", "In", "Checks"]]
+    for note, found in _grouped(results, ("deviates", "differs"), "note").items():
+        first = {key: value for key, value in found[0][1].items() if key != "note"}
+        rows.append([note, sentence(first).partition(": ")[2], _columns(found), _names(results, found)])
+    return _table(rows)
+
+
+def _out_of_reach(results: Mapping[str, Any]) -> str:
+    """The checks that TRL could fail or pass, but that its own trainers never put to it, and why."""
+    rows = [["Cannot happen in TRL, because", "In", "Checks"]]
+    for why, found in _grouped(results, ("not applicable",), "detail").items():
+        if why in OUT_OF_REACH:
+            rows.append([why, _columns(found), _names(results, found)])
+    return _table(rows)
+
+
+Cells = list[tuple[str, Mapping[str, Any]]]
+"""A column's name and one of its findings, each."""
+
+
+def _grouped(results: Mapping[str, Any], statuses: tuple[str, ...], by: str) -> dict[str, Cells]:
+    grouped: dict[str, Cells] = {}
     for column in results["implementations"]:
         for finding in column["findings"]:
-            if finding["status"] == "deviates":
-                grouped.setdefault(finding["note"], []).append((column["name"], finding))
-    rows = [["TRL", "Measured first", "In", "Checks"]]
-    for note, found in grouped.items():
-        columns, checks = dict.fromkeys(name for name, _ in found), dict.fromkeys(one["check"] for _, one in found)
-        first = {key: value for key, value in found[0][1].items() if key != "note"}
-        rows.append([note, sentence(first).partition(": ")[2], _few(list(columns)), "; ".join(checks)])
-    return "\n".join([_row(rows[0]), _row([":--"] * 4), *map(_row, rows[1:])])
+            if finding["status"] in statuses:
+                grouped.setdefault(finding[by], []).append((column["name"], finding))
+    return grouped
 
 
-def _few(columns: list[str]) -> str:
-    return "; ".join(columns) if len(columns) <= 8 else f"{len(columns)} recipes, see the tables"
+def _columns(found: Cells) -> str:
+    names = list(dict.fromkeys(name for name, _ in found))
+    return "; ".join(names) if len(names) <= 8 else f"{len(names)} recipes, see the tables"
+
+
+def _names(results: Mapping[str, Any], found: Cells) -> str:
+    titles = {check["name"]: title(check) for check in results["checks"]}
+    return "; ".join(titles[name] for name in dict.fromkeys(one["check"] for _, one in found))
+
+
+def _table(rows: list[list[str]]) -> str:
+    return "\n".join([_row(rows[0]), _row([":--"] * len(rows[0])), *map(_row, rows[1:])])
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def _run(one: Check, implementation: Implementation) -> Finding:
     try:
         found = one.run(implementation)
     except Mistake as error:  # its own code failed on a step that the contract allows
-        return Finding(status="deviates", detail=str(error))
+        found = Finding(status="deviates", detail=str(error))
     if found.status == "deviates" and one.ours and not implementation.own:
         return replace(found, status="differs")
     return found

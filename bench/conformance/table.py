@@ -8,7 +8,7 @@ from typing import Any
 from bench.conformance.checks import CHECKS, Column
 from bench.conformance.findings import Finding
 
-MARKS = {"pass": "pass", "deviates": "DEVIATES", "not applicable": "-"}
+MARKS = {"pass": "pass", "deviates": "DEVIATES", "differs": "differs", "not applicable": "-"}
 WIDEST = 116
 """Characters of a table before it is cut into two."""
 Table = tuple[list[str], list[list[str]]]
@@ -18,11 +18,15 @@ Table = tuple[list[str], list[list[str]]]
 def plain(columns: Sequence[Column]) -> dict[str, Any]:
     """The results as JSON can hold them. Numbers have six digits; one that is not finite is a word, such as "nan"."""
     return {
-        "checks": [{"name": check.name, "shows": check.shows, "source": check.source} for check in CHECKS],
+        "checks": [
+            {"name": check.name, "shows": check.shows, "source": check.source, **({"ours": True} if check.ours else {})}
+            for check in CHECKS
+        ],
         "implementations": [
             {
                 "name": column.implementation.name,
                 "claims": column.implementation.claimed,
+                **({"comparison": True} if column.implementation.comparison else {}),
                 "findings": [_plain_finding(column, i, found) for i, found in enumerate(column.findings)],
             }
             for column in columns
@@ -38,7 +42,7 @@ def _plain_finding(column: Column, index: int, found: Finding) -> dict[str, Any]
         plain |= {"measured": _number(found.measured), "expected": _number(found.expected)}
     if found.detail:
         plain["detail"] = found.detail
-    if found.status == "deviates" and check in notes:
+    if found.status in ("deviates", "differs") and check in notes:
         plain["note"] = notes[check]
     return plain
 
@@ -53,13 +57,13 @@ def to_json(results: Mapping[str, Any]) -> str:
 
 
 def conforms(results: Mapping[str, Any]) -> bool:
-    """Whether every check that applies passes."""
+    """Whether no check deviates."""
     return not any(_findings(results, "deviates"))
 
 
 def tables(results: Mapping[str, Any], widest: int = WIDEST) -> list[Table]:
     """One row a check; as many tables as it takes to keep each within `widest` characters."""
-    names = [check["name"] for check in results["checks"]]
+    names = [title(check) for check in results["checks"]]
     first = max(map(len, ("check", *names)))
     found: list[Table] = []
     width = widest + 1
@@ -75,14 +79,28 @@ def tables(results: Mapping[str, Any], widest: int = WIDEST) -> list[Table]:
     return found
 
 
+def title(check: Mapping[str, Any]) -> str:
+    """A check's name, and whether the convention is ours."""
+    return f"{check['name']} (ours)" if check.get("ours") else check["name"]
+
+
 def lines(results: Mapping[str, Any]) -> list[str]:
-    """One line a deviation, and the count."""
-    found = [f"{name}: {sentence(finding)}" for name, finding in _findings(results, "deviates")]
-    passed, idle = len(list(_findings(results, "pass"))), len(list(_findings(results, "not applicable")))
-    count = len(results["implementations"])
-    losses = f"{count} loss" if count == 1 else f"{count} losses"
-    found.append(f"{losses}: {passed} checks pass, {len(found)} deviate, {idle} do not apply")
-    return found
+    """One line a deviation or difference, and the count."""
+    found = [_findings(results, status) for status in ("deviates", "differs")]
+    told = [f"{name}: {sentence(finding)}" for part in found for name, finding in part]
+    return [*told, count(results)]
+
+
+def count(results: Mapping[str, Any]) -> str:
+    """How many cells of the table say what; columns for comparison are left out."""
+    columns, counted = results["implementations"], _counted(results)
+    passed, off, differ, idle = (len(_findings(results, status)) for status in MARKS)
+    losses = f"{len(counted)} loss" if len(counted) == 1 else f"{len(counted)} losses"
+    text = f"{losses}: {passed} checks pass, {off} deviate, {idle} do not apply"
+    text += f", {differ} differ from a convention of ours" if differ else ""
+    return text + (
+        f"; not counted, for comparison: {len(columns) - len(counted)}" if len(columns) > len(counted) else ""
+    )
 
 
 def sentence(finding: Mapping[str, Any]) -> str:
@@ -92,10 +110,14 @@ def sentence(finding: Mapping[str, Any]) -> str:
     return f"{finding['check']}: {numbers}{finding['detail']}{note}"
 
 
+def _counted(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [column for column in results["implementations"] if not column.get("comparison")]
+
+
 def _findings(results: Mapping[str, Any], status: str) -> list[tuple[str, Mapping[str, Any]]]:
     return [
         (column["name"], finding)
-        for column in results["implementations"]
+        for column in _counted(results)
         for finding in column["findings"]
         if finding["status"] == status
     ]

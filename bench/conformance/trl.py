@@ -6,7 +6,7 @@ averaged here, and the token count that TRL gathers over processes is divided by
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,107 +31,158 @@ class Recipe:
     name: str
     settings: Settings
     claims: str
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By axis of the claimed preset, what the recipe has instead."""
+    claimed: str | None = None
+    """How the claim is put, where it is not the preset's name."""
     notes: Mapping[str, str]
+    """By check, why TRL deviates or differs there."""
+    out_of_reach: Mapping[str, str]
+    """By check, why what it tries cannot happen in TRL's own trainer with these arguments."""
+    comparison: bool = False
+    """Whether TRL makes no such claim: its defaults or an option beside something else."""
     steps_per_rollout: int = 1
     """Optimizer steps on one rollout; the others of them have three times as many tokens as the one that is checked."""
-    overlong: bool = False
-    """Whether TRL's length penalty is part of the recipe."""
 
 
-MEAN_OF_MEANS = "takes the mean of each microbatch, and of those the mean; its loader makes them all of one size"
-PADS = "multiplies by the mask, and NaN times 0 is NaN; its own pads hold finite numbers"
-COUNTS_MASKED = "keeps completions that left the loss in the denominator"
 FLOAT32 = "computes in float32, where the rounding of the mean leaves a whole group an advantage of one sign"
-KEEPS_UNSCORED = "gives unscored completions advantage 0 and keeps their tokens in the denominator"
-_GROUP = {
-    "NaN under the mask": PADS, "flat groups": FLOAT32, "who is trained": KEEPS_UNSCORED,
-    "unscorable rewards": "takes NaN for missing, and an infinite reward for a number",
-}  # fmt: skip
-_SEQUENCES = {**_GROUP, "uneven microbatches": MEAN_OF_MEANS, "masked completions": COUNTS_MASKED}
-_SCALED = "the recipe of its paper index leaves scale_rewards at the default: advantages are divided by the deviation"
-_DEFAULTS = "the defaults are a token mean without a KL term, not the paper's mean of means with one"
-_REPEATED = "divides each step of a rollout by the rollout's mean number of tokens a step"
-_BNPO = "takes the token mean of each microbatch"
-_CAP = "reads epsilon_high = 0.2 as an absolute cap on the ratio, so that nearly every weight is 0.2"
+INFINITE = "takes an infinite reward for a number; that it counts as missing is our convention"
+KEEPS_UNSCORED = (
+    "gives unscored completions advantage 0 and keeps their tokens in the denominator; that they leave is ours"
+)
+_GROUP = {"flat groups": FLOAT32, "infinite rewards": INFINITE, "unscored completions": KEEPS_UNSCORED}
+_SCALED = (
+    "the recipe for Dr. GRPO in the paper index of TRL's documentation, read at commit f2cd577 (1.10.0.dev0; the wheel "
+    "of 1.16 has no documentation), leaves scale_rewards at the default: advantages are divided by the deviation. TRL "
+    "1.16's own help text for scale_rewards (grpo_config.py) says that the Dr. GRPO paper recommends none"
+)
+_DEFAULTS = (
+    "the defaults are a token mean without a KL term, not the paper's mean of means with one; TRL claims no such"
+)
+_KL = "use_bias_correction_kl = True weighs the KL term by the ratio: the reverse divergence, not the paper's"
+_REPEATED = (
+    "divides each step of a rollout by the rollout's mean number of tokens a step; the factor is that of steps of 36 "
+    "and 108 tokens, and smaller where a rollout's completions are shuffled over its steps, as TRL does"
+)
+_BNPO = "takes the token mean of each microbatch, as its help text says; TRL does not claim that of the step"
+_CAP = (
+    "reads epsilon_high = 0.2, the default, as an absolute cap on the ratio, so that nearly every weight is 0.2; TRL's "
+    "help text for epsilon_high recommends 5.0 with cispo"
+)
 _PAIRS = {
     "uneven microbatches": "takes the mean of each microbatch, and of those the mean; an epoch's last may be smaller"
 }
 _SFT = "the sft term is a mean over the chosen tokens of each microbatch; the paper has a mean over pairs of means"
 
+PADS = "its pads are tokens like others, with finite log-probabilities"
+EVEN = "its RepeatSampler drops an incomplete chunk, so that microbatches are of one size"
+NO_MASK = "mask_truncated_completions is off, and nothing else takes a completion out of the loss"
+HEAD = "its head gives log-probability 0 to padding, before anything reads it"
+OUT_OF_REACH = (PADS, EVEN, NO_MASK, HEAD)
+_MASKING = {"NaN in padding": PADS, "uneven microbatches": EVEN}
+_ONLINE = _MASKING | dict.fromkeys(("masked completions", "masked microbatch"), NO_MASK)
+_OF_PAIRS = dict.fromkeys(("values in padding", "NaN in padding"), HEAD)
+_FILTERED = {"truncation": {"kind": "mask_truncated", "in_baseline": True}}
+# The preset halves the penalty because its rewards are 0 and 1, not -1 and 1.
+_DAPO = {**_FILTERED, "shaping": {"factor": 1.0}}
+_DAPO_CLAIM = "dapo with the paper's penalty and its overlong filtering"
+_DAPO_SETTINGS = GrpoSettings(epsilon_high=0.28, mask_truncated_completions=True)
+
 RECIPES = (
     Recipe(
-        name="grpo", claims="grpo", notes=_SEQUENCES,
+        name="grpo", claims="grpo", notes=_GROUP, out_of_reach=_ONLINE,
         settings=GrpoSettings(loss_type="grpo", beta=0.04, use_bias_correction_kl=False),
     ),
     Recipe(
-        name="grpo, KL as by default", claims="grpo", settings=GrpoSettings(loss_type="grpo", beta=0.04),
-        notes=_SEQUENCES | dict.fromkeys(
-            ("golden value", "golden gradient", "KL gradient"),
-            "use_bias_correction_kl = True weighs the KL term by the ratio: the reverse divergence, not the paper's",
+        name="grpo, truncated ones masked", claims="grpo",
+        changes={**_FILTERED, "reduction": {"count_masked": True}},
+        claimed="grpo with overlong filtering and count_masked, TRL's reading: who is masked still counts",
+        notes=_GROUP, out_of_reach=_MASKING,
+        settings=GrpoSettings(
+            loss_type="grpo", beta=0.04, use_bias_correction_kl=False, mask_truncated_completions=True
         ),
     ),
     Recipe(
-        name="GRPOConfig() as grpo", claims="grpo", settings=GrpoSettings(),
-        notes=_GROUP | dict.fromkeys(
-            ("golden value", "golden gradient", "masked completions", "KL gradient"), _DEFAULTS
-        ),
+        name="grpo, KL as by default", claims="grpo", settings=GrpoSettings(loss_type="grpo", beta=0.04),
+        notes=_GROUP | dict.fromkeys(("golden value", "golden gradient", "KL gradient"), _KL), out_of_reach=_ONLINE,
     ),
-    Recipe(name="GRPOConfig() as grpo_trl", claims="grpo_trl", settings=GrpoSettings(), notes=_GROUP),
+    Recipe(
+        name="GRPOConfig() as grpo, for comparison", claims="grpo", settings=GrpoSettings(), comparison=True,
+        notes=_GROUP | dict.fromkeys(("golden value", "golden gradient", "KL gradient"), _DEFAULTS),
+        out_of_reach=_ONLINE,
+    ),
+    Recipe(
+        name="GRPOConfig() as grpo_trl", claims="grpo_trl", settings=GrpoSettings(), notes=_GROUP,
+        out_of_reach=_ONLINE,
+    ),
     Recipe(
         name="dr_grpo, docs' recipe", claims="dr_grpo", settings=GrpoSettings(loss_type="dr_grpo"),
-        notes=_SEQUENCES | {"golden advantages": _SCALED, "unscorable rewards": _SCALED},
+        notes=_GROUP | {"golden advantages": _SCALED, "missing rewards": _SCALED}, out_of_reach=_ONLINE,
     ),
     Recipe(
-        name="dr_grpo, scale_rewards=none", claims="dr_grpo", notes=_SEQUENCES,
+        name="dr_grpo, scale_rewards=none", claims="dr_grpo", notes=_GROUP, out_of_reach=_ONLINE,
         settings=GrpoSettings(loss_type="dr_grpo", scale_rewards="none"),
     ),
-    Recipe(name="dapo", claims="dapo", settings=GrpoSettings(epsilon_high=0.28), notes=_GROUP, overlong=True),
     Recipe(
-        name="dapo, 2 steps a rollout", claims="dapo", settings=GrpoSettings(epsilon_high=0.28), steps_per_rollout=2,
+        name="dapo", claims="dapo", changes=_DAPO, claimed=_DAPO_CLAIM, settings=_DAPO_SETTINGS, notes=_GROUP,
+        out_of_reach=_MASKING,
+    ),
+    Recipe(
+        name="dapo, 2 steps a rollout", claims="dapo", changes=_DAPO, claimed=_DAPO_CLAIM, settings=_DAPO_SETTINGS,
+        steps_per_rollout=2, out_of_reach=_MASKING,
         notes=_GROUP | dict.fromkeys(
             ("golden value", "golden gradient", "masked completions", "clip corners"), _REPEATED
         ),
-        overlong=True,
     ),
     Recipe(
-        name="bnpo as grpo_trl", claims="grpo_trl", settings=GrpoSettings(loss_type="bnpo"),
-        notes=_GROUP | dict.fromkeys(("accumulation", "uneven microbatches", "two ranks", "masked microbatch"), _BNPO),
+        name="bnpo", claims="grpo_trl", changes={"reduction": {"kind": "microbatch_token_mean"}},
+        claimed="grpo_trl with the token mean of each microbatch",
+        settings=GrpoSettings(loss_type="bnpo"), notes=_GROUP, out_of_reach=_ONLINE,
     ),
     Recipe(
-        name="cispo, default cap", claims="cispo", settings=GrpoSettings(loss_type="cispo"),
+        name="bnpo as grpo_trl, for comparison", claims="grpo_trl", settings=GrpoSettings(loss_type="bnpo"),
+        notes=_GROUP | dict.fromkeys(("accumulation", "two ranks"), _BNPO), out_of_reach=_ONLINE, comparison=True,
+    ),
+    Recipe(
+        name="cispo, default cap", claims="cispo", settings=GrpoSettings(loss_type="cispo"), out_of_reach=_ONLINE,
         notes=_GROUP | dict.fromkeys(
-            ("golden value", "golden gradient", "masked completions", "clip corners", "on-policy identity"), _CAP
+            ("golden value", "golden gradient", "clip corners", "on-policy identity"), _CAP
         ),
     ),
     Recipe(
-        name="cispo, epsilon_high=5", claims="cispo", notes=_GROUP,
+        name="cispo, epsilon_high=5", claims="cispo", notes=_GROUP, out_of_reach=_ONLINE,
         settings=GrpoSettings(loss_type="cispo", epsilon_high=5.0),
     ),
     Recipe(
-        name="gspo", claims="gspo", notes=_SEQUENCES,
+        name="gspo", claims="gspo", notes=_GROUP, out_of_reach=_ONLINE,
         settings=GrpoSettings(
             loss_type="grpo", importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4
         ),
     ),
-    Recipe(name="sapo", claims="sapo", settings=GrpoSettings(loss_type="sapo"), notes=_SEQUENCES),
     Recipe(
-        name="luspo", claims="luspo", notes=_SEQUENCES,
+        name="sapo", claims="sapo", settings=GrpoSettings(loss_type="sapo"), notes=_GROUP, out_of_reach=_ONLINE,
+    ),
+    Recipe(
+        name="luspo", claims="luspo", notes=_GROUP, out_of_reach=_ONLINE,
         settings=GrpoSettings(
             loss_type="luspo", importance_sampling_level="sequence", epsilon=2e-3, epsilon_high=2.5e-3
         ),
     ),
-    Recipe(name="rloo", claims="rloo", settings=RlooSettings(beta=0.03), notes=_SEQUENCES),
-    Recipe(name="dpo", claims="dpo", settings=DpoSettings(), notes=_PAIRS),
-    Recipe(name="dpo, ipo", claims="ipo", settings=DpoSettings(loss_type=("ipo",)), notes=_PAIRS),
+    Recipe(name="rloo", claims="rloo", settings=RlooSettings(beta=0.03), notes=_GROUP, out_of_reach=_ONLINE),
+    Recipe(name="dpo", claims="dpo", settings=DpoSettings(), notes=_PAIRS, out_of_reach=_OF_PAIRS),
+    Recipe(
+        name="dpo, ipo", claims="ipo", settings=DpoSettings(loss_type=("ipo",)), notes=_PAIRS, out_of_reach=_OF_PAIRS,
+    ),
     Recipe(
         name="dpo, sigmoid_norm", claims="dpo_norm", settings=DpoSettings(beta=5.0, loss_type=("sigmoid_norm",)),
-        notes=_PAIRS,
+        notes=_PAIRS, out_of_reach=_OF_PAIRS,
     ),
     Recipe(
         name="dpo, sigmoid + sft", claims="dpo_nll", settings=DpoSettings(loss_type=("sigmoid", "sft")),
         notes=dict.fromkeys(
             ("golden value", "golden gradient", "accumulation", "uneven microbatches", "two ranks"), _SFT
         ),
+        out_of_reach=_OF_PAIRS,
     ),
 )  # fmt: skip
 
@@ -160,15 +211,19 @@ class _Known(torch.autograd.Function):
 
 
 def _implementation(recipe: Recipe) -> Implementation:
-    claims, claimed = resolve_claims(recipe.claims)
-    if recipe.overlong:  # the preset halves the penalty because its rewards are 0 and 1, not -1 and 1
-        claims["shaping"]["factor"], claimed = 1.0, f"{claimed} with the paper's penalty"
-    settings, name, notes = recipe.settings, recipe.name, recipe.notes
+    claims = _claims(recipe)
+    settings, loss = recipe.settings, _loss_of(recipe)
+    own = Implementation(
+        name=recipe.name,
+        claims=claims,
+        claimed=recipe.claimed or recipe.claims,
+        loss=loss,
+        notes=recipe.notes,
+        out_of_reach=recipe.out_of_reach,
+        comparison=recipe.comparison,
+    )
     if isinstance(settings, DpoSettings):
-        return Implementation(
-            name=name, claims=claims, claimed=claimed, notes=notes,
-            loss=lambda step: _pair_loss(settings, step),
-        )  # fmt: skip
+        return own
     online = settings
     score = rloo_advantages if isinstance(online, RlooSettings) else grpo_advantages
 
@@ -178,16 +233,23 @@ def _implementation(recipe: Recipe) -> Implementation:
     def trained(reward: Tensor, group: Tensor, terminated: Tensor) -> Tensor:
         return score(_graded(reward, group, terminated), online).mask[:, 0]  # pyright: ignore[reportArgumentType]
 
-    return Implementation(
-        name=name,
-        claims=claims,
-        claimed=claimed,
-        notes=notes,
-        loss=lambda step: _loss(online, step, recipe.steps_per_rollout),
-        advantages=advantages,
-        trained=trained,
-        overlong=_overlong if recipe.overlong else None,
-    )
+    overlong = _overlong if claims["shaping"]["kind"] == "soft_overlong" else None
+    return replace(own, advantages=advantages, trained=trained, overlong=overlong)
+
+
+def _claims(recipe: Recipe) -> dict[str, Any]:
+    """The claimed preset with the recipe's changes: other knobs of an axis, or another kind without the preset's."""
+    claims, _ = resolve_claims(recipe.claims)
+    for axis, change in recipe.changes.items():
+        claims[axis] = dict(change) if "kind" in change else {**claims[axis], **change}
+    return resolve_claims({axis: knobs for axis, knobs in claims.items() if axis != "kind"})[0]
+
+
+def _loss_of(recipe: Recipe) -> Callable[[Any], Tensor]:
+    settings = recipe.settings
+    if isinstance(settings, DpoSettings):
+        return lambda step: _pair_loss(settings, step)
+    return lambda step: _loss(settings, step, recipe.steps_per_rollout)
 
 
 def _loss(settings: GrpoSettings | RlooSettings, step: Step, steps_per_rollout: int) -> Tensor:
