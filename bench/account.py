@@ -24,7 +24,7 @@ def account(run: RunRecord) -> list[str]:
         k = test.ks[-1]
         for words, estimated in (("starting model", start), ("final model", test)):
             if estimated is not None:
-                passes = f"Pass@1 {estimated.pass_at(1).mean():.3f}, " if 1 in estimated.ks else ""
+                passes = f"Pass@1 {estimated.pass_at(1).mean():.3f}, " if 1 in estimated.ks and k > 1 else ""
                 largest = f"Pass@{k} {estimated.pass_at(k).mean():.3f}, Maj@{k} {estimated.maj_at(k).mean():.3f}"
                 lines.append(f"test, {words}: {passes}{largest}")
     if any("ratio/mean" in record for record in run.metrics):

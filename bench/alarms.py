@@ -99,6 +99,11 @@ RULES: tuple[Rule, ...] = (
         "make the task easier or harder, give partial credit (reward.format), and look at the verdicts",
     ),
     Rule(
+        "unscorable_completions", "reward/unscorable", "above", 0.0,
+        "the reward of some completions could not be told, so they take part in nothing",
+        "look at the grader and at the gold answers of the problems that training named on stderr",
+    ),
+    Rule(
         "critic_worse_than_a_constant", "value/explained_variance", "below", 0.0,
         "the critic's values follow the returns worse than a constant would",
         "raise critic.lr or critic.warmup_updates, or loosen the value clip",

@@ -66,7 +66,7 @@ def show(arguments: RunArguments = None) -> None:
 
 @app.command()
 def diff(
-    first: Annotated[str, typer.Argument(help="An algorithm, or a run's file.")],
+    first: Annotated[str, typer.Argument(help="An algorithm, or a run's file or folder.")],
     second: Annotated[str, typer.Argument(help="Another one.")],
 ) -> None:
     """Print the knobs in which two algorithms or two runs differ, each with its source."""
@@ -339,8 +339,9 @@ class _Side:
 def _side(name: str) -> _Side:
     from bench.loading import flat, load_run, plain_objective
 
-    if Path(name).is_file():
-        config = load_run(Path(name))
+    path = Path(name) / "run.yaml" if (Path(name) / "run.yaml").is_file() else Path(name)
+    if path.is_file():
+        config = load_run(path)
         return _Side(flat(config.dump()), catalog.load_preset(config.algorithm), is_preset=False)
     try:
         preset = catalog.load_preset(name)

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from bench.catalog import nearest
-from bench.refusals import sampling_refusal
+from bench.refusals import aliases, not_needed, penalty_kind, plain_word, sampling_refusal, words_of
 from bench.schema import Place, fields_of
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -64,7 +64,7 @@ def _line(mistake: Mapping[str, Any], root: Place, data: object) -> str:
     steps = _follow(mistake["loc"], root, data)
     step = steps[-1]
     if kind in _UNKNOWN:
-        what = _no_such_knob(str(mistake["loc"][-1]), steps[-2], root, data)
+        what = _no_such_knob(str(mistake["loc"][-1]), mistake["input"], steps[-2], root, data)
         return f"{step.path}: {shown(mistake['input'])} given, {what}"
     if kind in _TAG:
         step = step.into(str(step.place.tag))
@@ -86,8 +86,8 @@ def _nearest_value(given: object, place: Place) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-def _no_such_knob(name: str, parent: _Step, root: Place, data: object) -> str:
-    refusal = sampling_refusal(parent.path, name)
+def _no_such_knob(name: str, value: object, parent: _Step, root: Place, data: object) -> str:
+    refusal = sampling_refusal(parent.path, name, value)
     if refusal is not None:
         return refusal
     places = parent.place.knobs(parent.value)
@@ -101,8 +101,9 @@ def _no_such_knob(name: str, parent: _Step, root: Place, data: object) -> str:
     for sibling, place in places.items():
         if place.tag == "kind" and name in place.choices:
             return _kind_as_knob(name, parent.into(sibling))
-    meant = _meant(name, parent, siblings, root, data)
-    hint = f"did you mean {meant}? " if meant else ""
+    elsewhere = None if nearest(plain_word(name), siblings, 0.85) else _alias(name, value, parent, root, data)
+    meant = None if elsewhere else _meant(name, parent, siblings, root, data)
+    hint = f"{elsewhere} " if elsewhere else f"did you mean {meant}? " if meant else ""
     return f"but there is no such knob; {hint}{parent.path or 'A run'} has {', '.join(siblings)}"
 
 
@@ -117,9 +118,41 @@ def _kind_as_knob(name: str, step: _Step) -> str:
     )
 
 
+def _alias(name: str, value: object, parent: _Step, root: Place, data: object) -> str | None:
+    """What to write for a name that others use, also inside a section that is not there; None for any other name."""
+    places = list(root.below(data))
+    own = {path[-1] for path in places if path[-2:-1] == (name,)}
+    for word, given in words_of(name, value):
+        knobs, kind = aliases(word), penalty_kind(word, given)
+        if word in own or not (knobs or not_needed(word) or kind is not None):
+            continue
+        if not_needed(word):
+            return f"{not_needed(word)};"
+        # The learning rate of a critic is the critic's.
+        beside = {f"{parent.path}.{knob.rpartition('.')[2]}" for knob in knobs if " and " not in knob}
+        here = sorted(beside & {".".join(path) for path in places})
+        found = here or [hint for knob in knobs if (hint := _reached(knob, root, data))]
+        if kind is not None and ("objective", "penalty") in places:
+            found = [f"objective.penalty.kind={kind}" if kind else "objective.penalty.kind"]
+        return f"did you mean {' or '.join(found)}?" if found else "the objective has nothing of the kind;"
+    return None
+
+
+def _reached(knob: str, root: Place, data: object) -> str | None:
+    """The knob, with the kinds that have it where the kind in force has not; None where there is no such part."""
+    path = knob.partition(" ")[0].split(".")
+    step = _Step("", root, data)
+    for name in path[:-1]:
+        step = step.into(name)
+    if path[-1] in step.place.knobs(step.value):
+        return knob
+    kinds = [str(fields_of(cls)["kind"].default) for cls in step.place.sections if path[-1] in fields_of(cls)]
+    return f"{knob} with {step.path}.kind={' or '.join(kinds)}" if kinds and step.path != "objective" else None
+
+
 def _meant(name: str, parent: _Step, siblings: list[str], root: Place, data: object) -> str | None:
     """The knob that was most likely meant: first here, then the same name elsewhere, then a near name elsewhere."""
-    word = name.replace("-", "_")
+    word = plain_word(name)
     if tuple(name.split(".")) in set(root.below(data)) and "." in name:
         section, _, knob = name.rpartition(".")
         return f"{knob} in the section {section}"

@@ -15,6 +15,7 @@ METRICS: dict[str, str] = {
     "reward/within_group_std": "mean over groups of the standard deviation within the group, ddof 1",
     "reward/accuracy": "share of scorable completions sampled that the verifier calls correct, before selection",
     "reward/unscorable": "share of completions whose reward could not be told; they take part in nothing",
+    "reward/num_unscorable": "number of such completions in the rollout",
     "reward/shaped_mean": (
         "mean reward that the baseline saw, over scorable completions of groups trained on: after shaping and after a "
         "penalty charged per completion"
@@ -23,13 +24,14 @@ METRICS: dict[str, str] = {
         "mean over the same of that reward - the run's whole reward: what shaping and such a penalty changed"
     ),
     "groups/frac_zero_std": (
-        "share of groups sampled whose scorable rewards are all equal up to rounding, for whatever reason"
+        "share of groups sampled, of those with a scorable completion, whose scorable rewards are all equal up to "
+        "rounding, for whatever reason"
     ),
     "groups/zero_std_all_correct": (
-        "share of groups sampled that are such and whose known verdicts are all correct; the rest of "
+        "share of the same groups that are such and whose known verdicts are all correct; the rest of "
         "groups/frac_zero_std after both splits ties for another reason"
     ),
-    "groups/zero_std_all_wrong": "share of groups sampled that are such and whose known verdicts are all wrong",
+    "groups/zero_std_all_wrong": "share of the same groups that are such and whose known verdicts are all wrong",
     "groups/all_correct": (
         "share of groups in which every completion is correct, whatever their rewards; one that is unscorable counts "
         "against it"

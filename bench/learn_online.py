@@ -88,7 +88,7 @@ class OnlineLearner:
         rollout = self._rollout(collected, sequences, plan)
         with self.instruments.phase("advantage"):
             credit = self.objective.credit(rollout)
-        self._check_informative(credit)
+        self._check_informative(collected, credit)
         for i, step in enumerate(plan):
             record = self._update(step, sequences, rollout, credit)
             if i == 0:
@@ -117,12 +117,19 @@ class OnlineLearner:
         parts = [part for step in plan if step.epoch == 0 for part in step.parts]
         return self.scorer.rollout(collected.groups, sequences, parts)
 
-    def _check_informative(self, credit: Credit) -> None:
+    def _check_informative(self, collected: Collected, credit: Credit) -> None:
         progress = self.cast.progress
         progress.informative = progress.informative or bool((credit.advantage != 0).any())
         rollouts = progress.update // self.updates_per_advance + 1
         planned = self.run.budget.updates // self.updates_per_advance
         if not progress.informative and rollouts >= min(PATIENCE, planned):
+            scored = any(member.scorable for group in collected.sampled for member in group.members)
+            # Tokens are trained on as soon as one completion can be scored, informative or not.
+            if not (scored or progress.trained_tokens):
+                raise NothingToLearn(
+                    f"nothing could be scored in the first {rollouts} rollouts: every completion was unscorable, so no "
+                    "update could move the policy. Look at the grader and the gold answers"
+                )
             raise NothingToLearn(
                 f"no informative group in the first {rollouts} rollouts: every advantage was zero or unscorable, so no "
                 "update could move the policy. Make the task easier, enlarge rollout.group_size, or give partial "

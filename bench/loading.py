@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from algorithms.axes.objective import Objective
 from bench import catalog, checks
@@ -13,7 +13,7 @@ from bench.config import Run, Section
 from bench.dialect import ConfigError as ConfigError
 from bench.dialect import parse_yaml, read_yaml
 from bench.explain import explain, shown
-from bench.refusals import double_kl, without_double_kl
+from bench.refusals import double_kl, no_critic, without_double_kl
 from bench.schema import Place
 
 _ROOT = Place(Run)
@@ -48,6 +48,10 @@ def build_run(*layers: _Layer) -> Run:
     merged: Any = {}
     for layer in (_DEFAULTS, preset, *spelled):
         merged = _merged(_ROOT, merged, layer)
+    if preset and merged.get("critic") is not None and not _trains_a_critic(merged, preset):
+        # Said before its knobs are looked at: what they lack would not help.
+        lines.append(no_critic(merged["algorithm"]))
+        merged = {**merged, "critic": None}
     try:
         run = Run.model_validate_json(json.dumps(merged))
     except ValidationError as error:
@@ -178,6 +182,17 @@ def _preset(layers: Sequence[_Layer]) -> tuple[_Layer, list[str]]:
     except catalog.UnknownName as error:
         return {}, [f"algorithm: {shown(name)} given, {error}"]
     return {"algorithm": name, "objective": plain_objective(objective)}, []
+
+
+def _trains_a_critic(merged: _Layer, preset: _Layer) -> bool:
+    """Whether the objective has a critic; where it is mistaken itself, its preset's with the same advantage tells."""
+    adapter: TypeAdapter[Objective] = TypeAdapter(Annotated[Objective, Field(discriminator="kind")])
+    try:
+        return adapter.validate_json(json.dumps(merged["objective"])).needs.critic
+    except ValidationError:
+        given = merged["objective"].get("advantage") if isinstance(merged["objective"], Mapping) else None
+        published = preset["objective"]
+        return given != published.get("advantage") or adapter.validate_json(json.dumps(published)).needs.critic
 
 
 def _idle_algorithm(layers: Sequence[_Layer]) -> list[str]:

@@ -7,7 +7,7 @@ import torch
 from bench.config import Rollout, Run
 from bench.instruments import Instruments
 from bench.learner import Cast
-from bench.rollout import Group, PromptStream, Sampler
+from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
 from bench.seeding import generator
 from tasks.parts.problem import Problem
 
@@ -36,21 +36,35 @@ def completions_per_update(rollout: Rollout) -> int:
 
 
 def sample_all(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> list[Group]:
-    """Sample an online run's prompts with the policy as it is, which must be the starting policy."""
+    """Sample an online run's prompts with the policy as it is, which must be the starting policy.
+
+    Raises:
+        NothingToLearn: no completion could be scored.
+    """
     groups: list[Group] = []
     for index, problems in enumerate(rounds(run)):
         # Memory is the same in every round, so it is counted in one, whose slower seconds hardly show among all.
         instruments.memory.metering = index == 0 and run.meter.every > 0
         groups += sampler.groups(cast.policy, problems, index)
     instruments.memory.metering = False
+    sampler.warn(groups)
+    if not any(member.scorable for group in groups for member in group.members):
+        raise NothingToLearn(
+            f"none of the {len(groups)} prompts x {run.rollout.group_size} completions could be scored: all of them "
+            "are unscorable, so look at the grader and the gold answers"
+        )
     return groups
 
 
 def sampling_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards, verdicts and the cost of what was sampled before the first update."""
+    """Rewards, verdicts and the cost of what was sampled before the first update. Unscorable ones enter no mean."""
     members = [member for group in groups for member in group.members]
+    known = [member.reward for member in members if member.scorable]
+    lost = len(members) - len(known)
     return {
-        "reward/mean": float(torch.tensor([m.reward for m in members]).nanmean()),
+        "reward/mean": float(torch.tensor(known, dtype=torch.float64).mean()),
+        "reward/unscorable": lost / len(members),
+        "reward/num_unscorable": lost,
         "reward/accuracy": float(torch.tensor([bit for group in groups for bit in group.correct]).nanmean()),
         "tokens/generated": sum(len(m.completion.token_ids) for m in members),
         "completions/generated": len(members),

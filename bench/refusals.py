@@ -1,24 +1,97 @@
-"""Refusals by name: what other suites allow and a comparison here cannot, and what to do instead."""
+"""Refusals by name: what other suites allow or call otherwise, and what to do instead."""
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-_CUTS = ("top_p", "top_k", "min_p", "repetition_penalty")
+_CUTS = (
+    "top_p", "top_k", "min_p", "top_a", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "no_repeat_ngram_size",
+)  # fmt: skip
 # Our kinds of penalty, and what other suites call the two places.
 _IN_REWARD = ("reward_kl", "sequence_reward_kl", "kl_in_reward", "use_kl_in_reward")
 _IN_LOSS = ("loss_kl", "kl_in_loss", "use_kl_loss")
 _KINDS = ("reward_kl", "sequence_reward_kl", "loss_kl")
+_BOUNDS = ("objective.surrogate.low and objective.surrogate.high",)
+_COEFFICIENT = ("objective.penalty.coefficient",)
+# The field's names for our knobs: alternatives, of which those count that the run's objective has.
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("epsilon", "clip", "clip_range", "cliprange", "clip_ratio", "clip_eps"), _BOUNDS),
+    **dict.fromkeys(("epsilon_low", "clip_ratio_low", "cliprange_low"), ("objective.surrogate.low",)),
+    **dict.fromkeys(("epsilon_high", "clip_ratio_high", "cliprange_high"), ("objective.surrogate.high",)),
+    "beta": (*_COEFFICIENT, "objective.loss_function.beta"),
+    **dict.fromkeys(("kl_coef", "kl_coeff", "init_kl_coef", "kl_loss_coef", "kl_beta"), _COEFFICIENT),
+    "kl_estimator": ("objective.penalty.estimator",),
+    **dict.fromkeys(("num_generations", "n_samples_per_prompt"), ("rollout.group_size",)),
+    **dict.fromkeys(
+        ("max_completion_length", "max_new_tokens", "max_response_length"), ("rollout.max_completion_tokens",)
+    ),
+    "learning_rate": ("optimizer.lr",),
+    **dict.fromkeys(("num_iterations", "ppo_epochs", "num_ppo_epochs"), ("rollout.epochs",)),
+    "num_mini_batches": ("rollout.updates_per_rollout",),
+    "scale_rewards": ("objective.advantage",),
+    "loss_type": ("algorithm", "objective.reduction", "objective.loss_function"),
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "micro_batch_size", "ppo_micro_batch_size"),
+        ("optimizer.microbatch_sequences",),
+    ),
+}
+_NOT_NEEDED: Mapping[str, str] = {
+    "gradient_accumulation_steps": (
+        "none is needed: every step accumulates over microbatches of optimizer.microbatch_sequences completions, which "
+        "changes memory and speed and not the gradient; leave it out"
+    )
+}
 
 
-def sampling_refusal(section: str, knob: str) -> str | None:
-    """Why a knob that changes what a rollout samples from is not there; None for any other knob."""
-    if knob not in _CUTS or section not in ("", "rollout"):
+def plain_word(name: str) -> str:
+    """A name as our knobs are written."""
+    return name.lower().replace("-", "_")
+
+
+def sampling_refusal(section: str, knob: str, value: object = None) -> str | None:
+    """Why a knob that changes what a rollout samples from is not there, alone or in a section that is not there either;
+    None for any other knob."""
+    found = [word for word, _ in words_of(knob, value) if word in _CUTS]
+    if not found or section not in ("", "rollout"):
         return None
     return (
-        f"but training samples from the whole distribution: with {knob} the sampler's probabilities would not be the "
-        "trainer's, which biases the importance ratio; leave it out (rollout.temperature is the one knob of sampling)"
+        f"but training samples from the whole distribution: with {found[0]} the sampler's probabilities would not be "
+        "the trainer's, which biases the importance ratio; leave it out (rollout.temperature is the one knob of "
+        "sampling)"
     )
+
+
+def words_of(name: str, value: object) -> list[tuple[str, object]]:
+    """A name with its value, and those inside it, however deep."""
+    inside = cast(Mapping[str, Any], value).items() if isinstance(value, Mapping) else ()
+    return [(plain_word(name), value), *(word for key, item in inside for word in words_of(key, item))]
+
+
+def aliases(word: str) -> tuple[str, ...]:
+    """Our knobs, as alternatives, for what others call by this name; none for any other word."""
+    return _ALIASES.get(word, ())
+
+
+def not_needed(word: str) -> str | None:
+    """Why a knob of others has no counterpart here; None for any other word."""
+    return _NOT_NEEDED.get(word)
+
+
+def penalty_kind(word: str, value: object) -> str | None:
+    """The kind of KL penalty that a word of others asks for; empty where it does not say which, None without KL."""
+    if word in _ALIASES or not {"kl", *_IN_LOSS, *_IN_REWARD}.intersection((word, *word.split("_"))):
+        return None
+    if value is False:
+        return "no_penalty"
+    if word in _IN_LOSS:
+        return "loss_kl"
+    return (word if word in _KINDS else "reward_kl") if word in _IN_REWARD else ""
+
+
+def no_critic(algorithm: object) -> str:
+    """The line about a critic that the objective would not train."""
+    return f"critic: given, but {algorithm} has no critic, so it could not act; leave it out"
 
 
 def without_double_kl(layer: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:

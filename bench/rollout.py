@@ -1,7 +1,9 @@
 """Rollouts: prompts in a seeded order, completions for each, their grades and rewards."""
 
+import math
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -20,14 +22,23 @@ class NothingToLearn(RuntimeError):
     """No informative group or pair was found: training would move nothing. The message says what to change."""
 
 
+IDS_NAMED = 5
+"""Problems that a warning names; it counts the others."""
+
+
 @dataclass(frozen=True)
 class Graded:
-    """One completion with its verdict and the run's whole reward (NaN: unscorable)."""
+    """One completion with its verdict and the run's whole reward (not finite: unscorable)."""
 
     completion: Completion
     text: str
     grade: Grade
     reward: float
+
+    @property
+    def scorable(self) -> bool:
+        """Whether there is a reward to learn from."""
+        return math.isfinite(self.reward)
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,12 @@ class Group:
     def correct(self) -> list[float]:
         """The verifier's bit of each member; NaN where it could not tell."""
         return [float("nan") if m.grade.correct is None else float(m.grade.correct) for m in self.members]
+
+    @property
+    def verdict(self) -> str:
+        """What the known verdicts of the group say together: right, wrong, mixed; unscorable where none is known."""
+        known = {m.grade.correct for m in self.members} - {None}
+        return "unscorable" if not known else "mixed" if len(known) > 1 else "right" if True in known else "wrong"
 
 
 @dataclass(frozen=True)
@@ -110,6 +127,8 @@ class Sampler:
     task: Task
     generate: Generator
     instruments: Instruments
+    told: set[str] = field(default_factory=set[str])
+    """Warnings that were given, so that each comes once."""
 
     def groups(self, model: LanguageModel, problems: Sequence[Problem], round_index: int) -> list[Group]:
         """Sample and grade `rollout.group_size` completions of each problem."""
@@ -166,10 +185,33 @@ class Sampler:
             passed_over += [group for group, chosen in zip(groups, keep, strict=True) if not chosen]
             rounds += 1
             sampled += groups
+        self.warn(sampled)
         if len(kept) < wanted and isinstance(selection, DropUniformGroups):
             kept = _exhausted(selection, kept, passed_over, wanted, len(sampled))
         surplus = tuple(kept[wanted:]) if selection.surplus == "carry_over" else ()
         return Collected(kept[:wanted], sampled, rounds, len(carried), surplus)
+
+    def warn(self, groups: Sequence[Group]) -> None:
+        """One line on stderr the first time that completions cannot be scored: how many, and of which problems."""
+        line = unscorable_line(groups)
+        if line and "unscorable" not in self.told:
+            self.told.add("unscorable")
+            print(f"{self.run.algorithm} seed {self.run.seed}: {line}", file=sys.stderr)
+
+
+def unscorable_line(groups: Sequence[Group]) -> str | None:
+    """How many completions have no reward, in which problems, and where to look; None where all have one."""
+    lost = [member for group in groups for member in group.members if not member.scorable]
+    if not lost:
+        return None
+    wholly = sum(1 for group in groups if not any(member.scorable for member in group.members))
+    ids = list(dict.fromkeys(g.problem.id for g in groups if not all(member.scorable for member in g.members)))
+    more = f" and {len(ids) - IDS_NAMED} more" if len(ids) > IDS_NAMED else ""
+    return (
+        f"{len(lost)} of {sum(len(group.members) for group in groups)} completions are unscorable, {wholly} of "
+        f"{len(groups)} groups wholly; they take part in nothing: look at the grader and the gold answers of "
+        f"{', '.join(ids[:IDS_NAMED])}{more}"
+    )
 
 
 def _exhausted(
@@ -180,12 +222,30 @@ def _exhausted(
         return kept + passed_over[: wanted - len(kept)]
     if selection.on_exhausted == "use_partial" and kept:
         return kept
-    solved = sum(1 for group in passed_over if all(bit == 1 for bit in group.correct))
-    raise NothingToLearn(
-        f"dynamic sampling found {len(kept)} of {wanted} groups with both right and wrong completions in "
-        f"{selection.max_rounds} rounds ({sampled} groups sampled, {solved} all right, "
-        f"{len(passed_over) - solved} without a right one): make the task easier or harder, enlarge "
-        "rollout.group_size or objective.selection.max_rounds, or set objective.selection.on_exhausted"
+    raise NothingToLearn(_exhaustion(selection, len(kept), passed_over, wanted, sampled))
+
+
+def _exhaustion(
+    selection: DropUniformGroups, found: int, passed_over: Sequence[Group], wanted: int, sampled: int
+) -> str:
+    """Why the groups were passed over, and what would help against the most frequent reason."""
+    verdicts = [group.verdict for group in passed_over]
+    counts = {kind: verdicts.count(kind) for kind in ("right", "wrong", "unscorable")}
+    right, wrong, unscorable = (f"{count} ({count / sampled:.0%})" for count in counts.values())
+    most = max(counts, key=lambda kind: counts[kind])
+    if most == "unscorable":
+        advice = "look at the grader and the gold answers: a group without a verdict teaches nothing"
+    else:
+        # The other two ways of going on train on the groups found; with none there is nothing but uniform ones.
+        ways = "use_partial or pad_with_uniform" if found else "pad_with_uniform"
+        advice = (
+            f"make the task {'harder' if most == 'right' else 'easier'}, enlarge rollout.group_size or "
+            f"objective.selection.max_rounds, or set objective.selection.on_exhausted={ways}"
+        )
+    return (
+        f"dynamic sampling found {found} of {wanted} groups with both right and wrong completions in "
+        f"{selection.max_rounds} rounds ({sampled} groups sampled; by their known verdicts {right} all right, {wrong} "
+        f"all wrong, {unscorable} unscorable): {advice}"
     )
 
 

@@ -22,7 +22,8 @@ from bench.rollout import Graded, Group
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards and verdicts of sampled groups. Unscorable completions enter no mean."""
+    """Rewards and verdicts of sampled groups. Unscorable completions enter no mean, groups of nothing else no share of
+    ties: what has no reward has no equal rewards."""
     rewards = torch.tensor([[m.reward for m in group.members] for group in groups], dtype=torch.float64)
     bits = torch.tensor([group.correct for group in groups], dtype=torch.float64)
     scorable = rewards.isfinite()
@@ -31,6 +32,7 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
     flat = degenerate(rewards.flatten(), index.flatten()).view_as(rewards)[:, 0]
     spreads = [own[mask].std() for own, mask in zip(rewards, scorable, strict=True) if mask.sum() > 1]
     # Of a group that ties, members that could not be scored say nothing about why.
+    scored = scorable.any(dim=1)
     told = ~bits.isnan().all(dim=1)
     right, wrong = ((bits == verdict) | bits.isnan() for verdict in (1, 0))
     return {
@@ -39,9 +41,10 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "reward/within_group_std": float(torch.stack(spreads).mean()) if spreads else math.nan,
         "reward/accuracy": float(bits.nanmean()),
         "reward/unscorable": float((~scorable).double().mean()),
-        "groups/frac_zero_std": float(flat.double().mean()),
-        "groups/zero_std_all_correct": float((flat & told & right.all(dim=1)).double().mean()),
-        "groups/zero_std_all_wrong": float((flat & told & wrong.all(dim=1)).double().mean()),
+        "reward/num_unscorable": int((~scorable).sum()),
+        "groups/frac_zero_std": _mean(flat[scored].double()),
+        "groups/zero_std_all_correct": _mean((flat & told & right.all(dim=1))[scored].double()),
+        "groups/zero_std_all_wrong": _mean((flat & told & wrong.all(dim=1))[scored].double()),
         "groups/all_correct": float((bits == 1).all(dim=1).double().mean()),
         "groups/all_wrong": float((bits == 0).all(dim=1).double().mean()),
     }

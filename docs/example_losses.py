@@ -32,7 +32,7 @@ def advantages(reward: Tensor, group: Tensor) -> Tensor:
 
 
 def _clipped(rows: Step) -> Tensor:
-    """Per-token loss; what stands under the mask is replaced before it is used, so that it cannot reach a gradient."""
+    """Per-token loss; what stands in padding is replaced before it is used, so that it cannot reach a gradient."""
     ratio = (rows.logp - rows.old_logp).where(rows.mask, 0.0).exp()
     advantage = rows.advantage.where(rows.mask, 0.0)
     return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)

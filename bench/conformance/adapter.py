@@ -187,7 +187,7 @@ def load(target: str) -> Implementation:
     if claims is None:
         raise Mistake(f"{target}: neither {name} nor its module has claims, such as claims = 'dapo'")
     plain, claimed = resolve_claims(claims)
-    hooks = {hook: getattr(loss, hook, getattr(module, hook, None)) for hook in _HOOKS}
+    hooks: dict[str, Any] = {hook: getattr(loss, hook, getattr(module, hook, None)) for hook in _HOOKS}
     found = Implementation(
         name=target, claims=plain, claimed=claimed, loss=cast(Callable[[Any], Tensor], loss), **hooks
     )

@@ -110,20 +110,20 @@ def infinite_rewards(implementation: Implementation) -> Finding:
 
 def who_is_trained(implementation: Implementation) -> Finding:
     """OBJ-18: truncated completions leave the loss where that is claimed."""
-    return _trained(implementation, [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.5, 0.0])
+    terminated = [True, True, False, True, True, False, True, True]
+    return _trained(implementation, [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.5, 0.0], terminated)
 
 
 def unscored_completions(implementation: Implementation) -> Finding:
     """OBJ-14: completions without a reward leave the loss and its denominator."""
-    return _trained(implementation, [1.0, NAN, 0.0, 0.0, 1.0, 1.0, NAN, 0.0])
+    return _trained(implementation, [1.0, NAN, 0.0, 0.0, 1.0, 1.0, NAN, 0.0], [True] * 8)
 
 
-def _trained(implementation: Implementation, reward: Sequence[float]) -> Finding:
+def _trained(implementation: Implementation, reward: Sequence[float], terminated: Sequence[bool]) -> Finding:
     if implementation.family != "policy_gradient":
         return not_applicable("the claimed family is given its completions")
     if implementation.trained is None:
         return not_applicable("no function `trained` is offered")
-    terminated = [True, True, False, True, True, False, True, True]
     accepted = implementation.claims["advantage"]["kind"] == "accepted"
     filtered = implementation.claims["truncation"]["kind"] == "mask_truncated"
     expected = [

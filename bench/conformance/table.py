@@ -93,14 +93,13 @@ def lines(results: Mapping[str, Any]) -> list[str]:
 
 def count(results: Mapping[str, Any]) -> str:
     """How many cells of the table say what; columns for comparison are left out."""
-    columns, counted = results["implementations"], _counted(results)
+    counted = _counted(results)
+    beside = len(results["implementations"]) - len(counted)
     passed, off, differ, idle = (len(_findings(results, status)) for status in MARKS)
     losses = f"{len(counted)} loss" if len(counted) == 1 else f"{len(counted)} losses"
     text = f"{losses}: {passed} checks pass, {off} deviate, {idle} do not apply"
     text += f", {differ} differ from a convention of ours" if differ else ""
-    return text + (
-        f"; not counted, for comparison: {len(columns) - len(counted)}" if len(columns) > len(counted) else ""
-    )
+    return text + (f"; for comparison, not counted: {beside}" if beside else "")
 
 
 def sentence(finding: Mapping[str, Any]) -> str:

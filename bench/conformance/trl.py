@@ -48,28 +48,30 @@ class Recipe:
 FLOAT32 = "computes in float32, where the rounding of the mean leaves a whole group an advantage of one sign"
 INFINITE = "takes an infinite reward for a number; that it counts as missing is our convention"
 KEEPS_UNSCORED = (
-    "gives unscored completions advantage 0 and keeps their tokens in the denominator; that they leave is ours"
+    "gives unscored completions advantage 0 and keeps their tokens in the denominator, which they leave in ours"
 )
-_GROUP = {"flat groups": FLOAT32, "infinite rewards": INFINITE, "unscored completions": KEEPS_UNSCORED}
+_GROUP: Mapping[str, str] = {
+    "flat groups": FLOAT32,
+    "infinite rewards": INFINITE,
+    "unscored completions": KEEPS_UNSCORED,
+}
 _SCALED = (
     "the recipe for Dr. GRPO in the paper index of TRL's documentation, read at commit f2cd577 (1.10.0.dev0; the wheel "
     "of 1.16 has no documentation), leaves scale_rewards at the default: advantages are divided by the deviation. TRL "
     "1.16's own help text for scale_rewards (grpo_config.py) says that the Dr. GRPO paper recommends none"
 )
-_DEFAULTS = (
-    "the defaults are a token mean without a KL term, not the paper's mean of means with one; TRL claims no such"
-)
+_DEFAULTS = "the defaults are a token mean without a KL term, not the paper's mean of means with one; no claim of TRL's"
 _KL = "use_bias_correction_kl = True weighs the KL term by the ratio: the reverse divergence, not the paper's"
 _REPEATED = (
     "divides each step of a rollout by the rollout's mean number of tokens a step; the factor is that of steps of 36 "
     "and 108 tokens, and smaller where a rollout's completions are shuffled over its steps, as TRL does"
 )
-_BNPO = "takes the token mean of each microbatch, as its help text says; TRL does not claim that of the step"
+_BNPO = "takes the token mean of each microbatch, as TRL's help text says, not that of the step"
 _CAP = (
     "reads epsilon_high = 0.2, the default, as an absolute cap on the ratio, so that nearly every weight is 0.2; TRL's "
     "help text for epsilon_high recommends 5.0 with cispo"
 )
-_PAIRS = {
+_PAIRS: Mapping[str, str] = {
     "uneven microbatches": "takes the mean of each microbatch, and of those the mean; an epoch's last may be smaller"
 }
 _SFT = "the sft term is a mean over the chosen tokens of each microbatch; the paper has a mean over pairs of means"
@@ -79,9 +81,9 @@ EVEN = "its RepeatSampler drops an incomplete chunk, so that microbatches are of
 NO_MASK = "mask_truncated_completions is off, and nothing else takes a completion out of the loss"
 HEAD = "its head gives log-probability 0 to padding, before anything reads it"
 OUT_OF_REACH = (PADS, EVEN, NO_MASK, HEAD)
-_MASKING = {"NaN in padding": PADS, "uneven microbatches": EVEN}
-_ONLINE = _MASKING | dict.fromkeys(("masked completions", "masked microbatch"), NO_MASK)
-_OF_PAIRS = dict.fromkeys(("values in padding", "NaN in padding"), HEAD)
+_MASKING: Mapping[str, str] = {"NaN in padding": PADS, "uneven microbatches": EVEN}
+_ONLINE: Mapping[str, str] = {**_MASKING, **dict.fromkeys(("masked completions", "masked microbatch"), NO_MASK)}
+_OF_PAIRS: Mapping[str, str] = dict.fromkeys(("values in padding", "NaN in padding"), HEAD)
 _FILTERED = {"truncation": {"kind": "mask_truncated", "in_baseline": True}}
 # The preset halves the penalty because its rewards are 0 and 1, not -1 and 1.
 _DAPO = {**_FILTERED, "shaping": {"factor": 1.0}}
@@ -104,11 +106,12 @@ RECIPES = (
     ),
     Recipe(
         name="grpo, KL as by default", claims="grpo", settings=GrpoSettings(loss_type="grpo", beta=0.04),
-        notes=_GROUP | dict.fromkeys(("golden value", "golden gradient", "KL gradient"), _KL), out_of_reach=_ONLINE,
+        notes={**_GROUP, **dict.fromkeys(("golden value", "golden gradient", "KL gradient"), _KL)},
+        out_of_reach=_ONLINE,
     ),
     Recipe(
         name="GRPOConfig() as grpo, for comparison", claims="grpo", settings=GrpoSettings(), comparison=True,
-        notes=_GROUP | dict.fromkeys(("golden value", "golden gradient", "KL gradient"), _DEFAULTS),
+        notes={**_GROUP, **dict.fromkeys(("golden value", "golden gradient", "KL gradient"), _DEFAULTS)},
         out_of_reach=_ONLINE,
     ),
     Recipe(
@@ -117,7 +120,7 @@ RECIPES = (
     ),
     Recipe(
         name="dr_grpo, docs' recipe", claims="dr_grpo", settings=GrpoSettings(loss_type="dr_grpo"),
-        notes=_GROUP | {"golden advantages": _SCALED, "missing rewards": _SCALED}, out_of_reach=_ONLINE,
+        notes={**_GROUP, "golden advantages": _SCALED, "missing rewards": _SCALED}, out_of_reach=_ONLINE,
     ),
     Recipe(
         name="dr_grpo, scale_rewards=none", claims="dr_grpo", notes=_GROUP, out_of_reach=_ONLINE,
@@ -130,9 +133,10 @@ RECIPES = (
     Recipe(
         name="dapo, 2 steps a rollout", claims="dapo", changes=_DAPO, claimed=_DAPO_CLAIM, settings=_DAPO_SETTINGS,
         steps_per_rollout=2, out_of_reach=_MASKING,
-        notes=_GROUP | dict.fromkeys(
-            ("golden value", "golden gradient", "masked completions", "clip corners"), _REPEATED
-        ),
+        notes={
+            **_GROUP,
+            **dict.fromkeys(("golden value", "golden gradient", "masked completions", "clip corners"), _REPEATED),
+        },
     ),
     Recipe(
         name="bnpo", claims="grpo_trl", changes={"reduction": {"kind": "microbatch_token_mean"}},
@@ -141,13 +145,14 @@ RECIPES = (
     ),
     Recipe(
         name="bnpo as grpo_trl, for comparison", claims="grpo_trl", settings=GrpoSettings(loss_type="bnpo"),
-        notes=_GROUP | dict.fromkeys(("accumulation", "two ranks"), _BNPO), out_of_reach=_ONLINE, comparison=True,
+        notes={**_GROUP, **dict.fromkeys(("accumulation", "two ranks"), _BNPO)}, out_of_reach=_ONLINE, comparison=True,
     ),
     Recipe(
         name="cispo, default cap", claims="cispo", settings=GrpoSettings(loss_type="cispo"), out_of_reach=_ONLINE,
-        notes=_GROUP | dict.fromkeys(
-            ("golden value", "golden gradient", "clip corners", "on-policy identity"), _CAP
-        ),
+        notes={
+            **_GROUP,
+            **dict.fromkeys(("golden value", "golden gradient", "clip corners", "on-policy identity"), _CAP),
+        },
     ),
     Recipe(
         name="cispo, epsilon_high=5", claims="cispo", notes=_GROUP, out_of_reach=_ONLINE,
@@ -233,7 +238,7 @@ def _implementation(recipe: Recipe) -> Implementation:
     def trained(reward: Tensor, group: Tensor, terminated: Tensor) -> Tensor:
         return score(_graded(reward, group, terminated), online).mask[:, 0]  # pyright: ignore[reportArgumentType]
 
-    overlong = _overlong if claims["shaping"]["kind"] == "soft_overlong" else None
+    overlong = _overlong if "shaping" in recipe.changes else None
     return replace(own, advantages=advantages, trained=trained, overlong=overlong)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench import catalog
-from bench.conformance import oracle_credit
+from bench.conformance import checks_loss, oracle_credit
 from bench.conformance.adapter import Implementation, evaluate, resolve_claims
 from bench.conformance.checks import CHECKS, check
 from bench.conformance.examples import as_pairs, as_rows, example, golden, masked_example
@@ -142,6 +142,16 @@ def test_the_divergences_slopes_by_differences() -> None:
             up, down = (softmax([x + sign * step * (i == j) for j, x in enumerate(logits)]) for sign in (1, -1))
             assert found is not None
             assert found[i] == pytest.approx((of(up) - of(down)) / (2 * step), abs=1e-8)
+
+
+def test_a_kl_term_weighted_by_a_mean_ratio_follows_no_divergence() -> None:
+    """With one token GSPO's ratio is the token's; with two the weighted estimate is biased, so nothing is expected."""
+    weighted = {"kind": "loss_kl", "coefficient": 0.1, "estimator": "k3", "weight": "ratio"}
+    gspo = ours("gspo")
+    for ratio, status in (("sequence_ratio", "not applicable"), ("sequence_product_ratio", "deviates")):
+        claims = {**gspo.claims, "penalty": weighted, "ratio": {"kind": ratio}}
+        found = checks_loss.kl_gradient(replace(gspo, claims=claims))  # whose own loss has no KL term
+        assert found.status == status
 
 
 EVERY_KIND = [

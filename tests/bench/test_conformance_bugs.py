@@ -16,6 +16,7 @@ from bench.conformance.ours import ours
 from bench.conformance.step import PairStep, Step, accumulate
 
 GOLDEN = {"golden value", "golden gradient"}
+UNSCORABLE = {"missing rewards", "infinite rewards"}
 SPLITS = {"accumulation", "uneven microbatches", "two ranks"}
 
 
@@ -169,8 +170,47 @@ def of_the_batch(reward: Tensor, group: Tensor) -> Tensor:
     return scored_only(standardised)(reward)
 
 
+def infinity_is_a_number(reward: Tensor) -> Tensor:
+    """NaN is left out."""
+    finite = reward.nan_to_num(nan=math.nan, posinf=9.0)
+    return scored_only(standardised)(finite)
+
+
 def all_of_them(reward: Tensor, group: Tensor, terminated: Tensor) -> Tensor:
     return torch.ones_like(terminated)
+
+
+def scored_ones(reward: Tensor, group: Tensor, terminated: Tensor) -> Tensor:
+    return reward.isfinite()
+
+
+def ended_ones(reward: Tensor, group: Tensor, terminated: Tensor) -> Tensor:
+    return terminated
+
+
+def filtered(implementation: Implementation) -> Implementation:
+    """The same, claiming that truncated completions leave the loss."""
+    truncation = {"kind": "mask_truncated", "in_baseline": True}
+    return replace(implementation, claims={**implementation.claims, "truncation": truncation})
+
+
+def weighted_kl(implementation: Implementation) -> Implementation:
+    """The same, claiming a KL term that is weighted by the token's ratio."""
+    penalty = {**implementation.claims["penalty"], "weight": "ratio"}
+    return replace(implementation, claims={**implementation.claims, "penalty": penalty})
+
+
+def kl_times_the_sequence_ratio(step: Step) -> Tensor:
+    """GSPO's ratio in front of k3: right for one token, biased for more."""
+
+    def part(rows: Step) -> Tensor:
+        length = rows.mask.sum(dim=1, keepdim=True).clamp(min=1)
+        ratio = ((rows.logp - rows.old_logp).where(rows.mask, 0.0).sum(dim=1, keepdim=True) / length).exp()
+        difference = (rows.logp - rows.ref_logp).where(rows.mask, 0.0)
+        per_token = clipped(rows, high=0.2) + 0.04 * ratio * ((-difference).exp() + difference - 1)
+        return (per_token / length).sum() * len(step.ranks) / counted(step)
+
+    return accumulate(step, part)
 
 
 def leaky_gae(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float, next_value: Tensor) -> Tensor:
@@ -210,14 +250,14 @@ BUGS: dict[str, tuple[Implementation, set[str]]] = {
     ),
     "padded width for the completion budget": (
         bent("dr_grpo", loss=weighted(padded_width, high=0.2)),
-        GOLDEN | {"padding width", "values under the mask", "NaN under the mask", "masked completions"},
+        GOLDEN | {"padding width", "values in padding", "NaN in padding", "masked completions"},
     ),
     "a sum over completions": (
         bent("dr_grpo", loss=weighted(lambda rows, step: len(step.ranks) / step.completion_budget / 8, high=0.2)),
         {"duplicated batch", "masked completions", "clip corners"},
     ),
-    "times the mask": (bent("dapo", loss=times_mask), {"NaN under the mask"}),
-    "no mask": (bent("dapo", loss=unmasked), {"values under the mask", "masked completions"}),
+    "times the mask": (bent("dapo", loss=times_mask), {"NaN in padding"}),
+    "no mask": (bent("dapo", loss=unmasked), {"values in padding", "masked completions"}),
     "weights by row number": (
         bent("dapo", loss=shifted_rows),
         GOLDEN | {"row order", "duplicated batch", "masked completions"},
@@ -243,20 +283,27 @@ BUGS: dict[str, tuple[Implementation, set[str]]] = {
     "half of beta": (bent("dpo", loss=half_margin), GOLDEN | {"DPO closed form"}),
     "ddof 0": (
         bent("grpo", advantages=per_group(scored_only(lambda r: standardised(r, correction=0)))),
-        {"golden advantages", "ddof and epsilon", "unscorable rewards"},
+        {"golden advantages", "ddof and epsilon", *UNSCORABLE},
     ),
     "epsilon 1e-6": (
         bent("grpo", advantages=per_group(scored_only(lambda r: standardised(r, epsilon=1e-6)))),
-        {"golden advantages", "ddof and epsilon", "unscorable rewards"},
+        {"golden advantages", "ddof and epsilon", *UNSCORABLE},
     ),
     "statistics of the batch": (
         bent("grpo", advantages=of_the_batch),
-        {"golden advantages", "own group", "unscorable rewards", "ddof and epsilon"},
+        {"golden advantages", "own group", "ddof and epsilon", *UNSCORABLE},
     ),
     "equal rewards in float32": (bent("grpo", advantages=per_group(in_float32)), {"flat groups"}),
     "a lone reward as it is": (bent("grpo", advantages=per_group(raw_when_alone)), {"one scored sample"}),
-    "missing is zero": (bent("grpo", advantages=per_group(missing_is_zero)), {"unscorable rewards"}),
-    "everybody is trained": (bent("grpo", trained=all_of_them), {"who is trained"}),
+    "missing is zero": (bent("grpo", advantages=per_group(missing_is_zero)), UNSCORABLE),
+    "an infinite reward is a number": (bent("grpo", advantages=per_group(infinity_is_a_number)), {"infinite rewards"}),
+    "everybody is trained": (filtered(bent("grpo", trained=all_of_them)), {"who is trained", "unscored completions"}),
+    "truncated ones are trained": (filtered(bent("grpo", trained=scored_ones)), {"who is trained"}),
+    "unscored ones are trained": (filtered(bent("grpo", trained=ended_ones)), {"unscored completions"}),
+    "the KL term times the completion's ratio": (
+        weighted_kl(bent("grpo", loss=kl_times_the_sequence_ratio)),
+        GOLDEN | {"KL gradient", "masked completions"},
+    ),
     "padded values leak": (bent("ppo", gae=leaky_gae), {"GAE"}),
     "a penalty without a floor": (bent("dapo", overlong=without_a_floor), {"length penalty"}),
 }  # fmt: skip

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jaxtyping
@@ -55,22 +56,22 @@ def test_a_preset_passes() -> None:
     status, out, err = bench("dpo")
     assert (status, err) == (0, [])
     assert out[0].split() == ["check", "dpo"]
-    assert out[1] == "golden value           pass"
-    assert out[-1] == "1 loss: 11 checks pass, 0 deviate, 14 do not apply"
+    assert out[1] == "golden value                 pass"
+    assert out[-1] == "1 loss: 11 checks pass, 0 deviate, 16 do not apply"
 
 
 def test_a_loss_of_ones_own_by_a_dict_of_axes() -> None:
     write("given_right", RIGHT)
     status, out, _ = bench("given_right:loss")
     assert status == 0
-    assert out[-1] == "1 loss: 13 checks pass, 0 deviate, 12 do not apply"
+    assert out[-1] == "1 loss: 13 checks pass, 0 deviate, 14 do not apply"
 
 
 def test_a_bug_is_status_1_with_both_numbers_and_goes_to_the_file() -> None:
     write("given_wrong", RIGHT.replace("len(step.ranks)", "1"))
     status, out, _ = bench("given_wrong:loss", "--json", "found.json")
     assert status == 1
-    assert [line for line in out if "DEVIATES" in line] == ["two ranks              DEVIATES"]
+    assert [line for line in out if "DEVIATES" in line] == ["two ranks                    DEVIATES"]
     assert out[-2] == (
         "given_wrong:loss: two ranks: 0.5 where 1.0 is expected; factor between the gradient and the expected one"
     )
@@ -164,6 +165,31 @@ def test_a_claim_that_the_kit_cannot_feed_is_never_a_pass() -> None:
     results = plain([check(load("given_focus:loss"))])
     assert {finding["status"] for finding in results["implementations"][0]["findings"]} == {"not applicable"}
     assert lines(results) == [f"1 loss: 0 checks pass, 0 deviate, {len(CHECKS)} do not apply"]
+
+
+def test_a_convention_of_ours_binds_nobody_else() -> None:
+    """Who keeps unscored completions in the denominator differs: it is told, and the exit status is 0."""
+    keeps = "def trained(reward, group, ended):\n    return torch.ones_like(ended)\n"
+    write("given_keeps", RIGHT + keeps)
+    status, out, _ = bench("given_keeps:loss")
+    assert status == 0
+    assert [line.split() for line in out if "(ours)" in line] == [
+        ["infinite", "rewards", "(ours)", "-"], ["unscored", "completions", "(ours)", "differs"]
+    ]  # fmt: skip
+    assert out[-2].startswith("given_keeps:loss: unscored completions: 1.0 where 0.0 is expected")
+    assert out[-1] == "1 loss: 14 checks pass, 0 deviate, 12 do not apply, 1 differ from a convention of ours"
+
+
+def test_what_is_out_of_reach_does_not_apply_and_a_comparison_does_not_count() -> None:
+    write("given_beside", RIGHT.replace("len(step.ranks)", "1"))
+    wrong = load("given_beside:loss")
+    reached = check(replace(wrong, out_of_reach={"two ranks": "it has one process"}))
+    assert reached.deviations == []
+    assert [f.detail for f in reached.findings if f.detail == "it has one process"] == ["it has one process"]
+    results = plain([check(wrong), check(replace(wrong, comparison=True))])
+    assert [line.split(": ")[1] for line in lines(results)[:-1]] == ["two ranks"]
+    assert lines(results)[-1] == "1 loss: 12 checks pass, 1 deviate, 14 do not apply; for comparison, not counted: 1"
+    assert conforms(plain([check(replace(wrong, comparison=True))]))
 
 
 def test_wide_tables_are_cut() -> None:
