@@ -50,10 +50,14 @@ class Preset:
     def source(self, knob: str) -> str:
         """The citation of a dotted knob of the objective: its own, else that of the axis it belongs to.
 
-        An axis that the algorithm's file does not name is off.
+        An axis that the algorithm's file does not name is off, but for those that are part of another: a ratio per
+        token of its surrogate, a mean over pairs of its loss.
         """
         while knob not in self.sources and "." in knob:
             knob = knob.rpartition(".")[0]
+        knob = (
+            {"ratio": "surrogate", "reduction": "loss_function"}.get(knob, knob) if knob not in self.sources else knob
+        )
         return self.sources.get(knob, "" if knob == "kind" else "off: the algorithm does not have it")
 
 

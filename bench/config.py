@@ -131,8 +131,8 @@ class Optimizer(Section):
     max_grad_norm: Positive = 1.0
     warmup_updates: CountOrZero = 0
     """Optimizer steps over which the learning rate rises linearly from 0."""
-    schedule: Literal["constant", "linear"] = "constant"
-    """`linear` falls to 0 at the end of the budget."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up: `linear` and `cosine` (half a wave) would be 0 one step after the end of the budget."""
     microbatch_sequences: Count
     """Completions in one forward and backward pass; changes memory and speed, not the gradient."""
 

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from bench.catalog import nearest
-from bench.refusals import aliases, not_needed, penalty_kind, plain_word, sampling_refusal, words_of
+from bench.refusals import ALIASES, NOT_NEEDED, penalty_kind, plain_word, sampling_refusal, words_of
 from bench.schema import Place, fields_of
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -123,11 +123,11 @@ def _alias(name: str, value: object, parent: _Step, root: Place, data: object) -
     places = list(root.below(data))
     own = {path[-1] for path in places if path[-2:-1] == (name,)}
     for word, given in words_of(name, value):
-        knobs, kind = aliases(word), penalty_kind(word, given)
-        if word in own or not (knobs or not_needed(word) or kind is not None):
+        knobs, kind = ALIASES.get(word, ()), penalty_kind(word, given)
+        if word in own or not (knobs or word in NOT_NEEDED or kind is not None):
             continue
-        if not_needed(word):
-            return f"{not_needed(word)};"
+        if word in NOT_NEEDED:
+            return f"{NOT_NEEDED[word]};"
         # The learning rate of a critic is the critic's.
         beside = {f"{parent.path}.{knob.rpartition('.')[2]}" for knob in knobs if " and " not in knob}
         here = sorted(beside & {".".join(path) for path in places})

@@ -15,7 +15,7 @@ METRICS: dict[str, str] = {
     "reward/within_group_std": "mean over groups of the standard deviation within the group, ddof 1",
     "reward/accuracy": "share of scorable completions sampled that the verifier calls correct, before selection",
     "reward/unscorable": "share of completions whose reward could not be told; they take part in nothing",
-    "reward/num_unscorable": "number of such completions in the rollout",
+    "reward/num_unscorable": "number of such completions among those sampled",
     "reward/shaped_mean": (
         "mean reward that the baseline saw, over scorable completions of groups trained on: after shaping and after a "
         "penalty charged per completion"

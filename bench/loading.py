@@ -48,7 +48,7 @@ def build_run(*layers: _Layer) -> Run:
     merged: Any = {}
     for layer in (_DEFAULTS, preset, *spelled):
         merged = _merged(_ROOT, merged, layer)
-    if preset and merged.get("critic") is not None and not _trains_a_critic(merged, preset):
+    if preset and isinstance(merged.get("critic"), Mapping) and not _trains_a_critic(merged, preset):
         # Said before its knobs are looked at: what they lack would not help.
         lines.append(no_critic(merged["algorithm"]))
         merged = {**merged, "critic": None}

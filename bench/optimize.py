@@ -34,7 +34,8 @@ def schedule_factor(config: Optimizer, update: int, updates: int) -> float:
         return update / config.warmup_updates
     if config.schedule == "constant":
         return 1.0
-    return (updates - update + 1) / (updates - config.warmup_updates)
+    left = (updates - update + 1) / (updates - config.warmup_updates)
+    return left if config.schedule == "linear" else (1 - math.cos(math.pi * left)) / 2
 
 
 def take_step(optimizer: torch.optim.Optimizer, lr: float, max_grad_norm: float) -> float:

@@ -55,13 +55,13 @@ class Sequences:
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """int64 (rows, longest): each row ends at the right edge."""
     width = max(len(row) for row in rows)
-    return torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
+    return torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], dtype=torch.int64)
 
 
 def pad_right(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """int64 (rows, longest): each row begins at the left edge."""
     width = max(len(row) for row in rows)
-    return torch.tensor([list(row) + [pad_id] * (width - len(row)) for row in rows])
+    return torch.tensor([list(row) + [pad_id] * (width - len(row)) for row in rows], dtype=torch.int64)
 
 
 def attention_inputs(prompt_lengths: Sequence[int], width: int, extra: int, device: torch.device) -> dict[str, Tensor]:

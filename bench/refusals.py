@@ -15,7 +15,7 @@ _KINDS = ("reward_kl", "sequence_reward_kl", "loss_kl")
 _BOUNDS = ("objective.surrogate.low and objective.surrogate.high",)
 _COEFFICIENT = ("objective.penalty.coefficient",)
 # The field's names for our knobs: alternatives, of which those count that the run's objective has.
-_ALIASES: Mapping[str, tuple[str, ...]] = {
+ALIASES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("epsilon", "clip", "clip_range", "cliprange", "clip_ratio", "clip_eps"), _BOUNDS),
     **dict.fromkeys(("epsilon_low", "clip_ratio_low", "cliprange_low"), ("objective.surrogate.low",)),
     **dict.fromkeys(("epsilon_high", "clip_ratio_high", "cliprange_high"), ("objective.surrogate.high",)),
@@ -36,7 +36,8 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
         ("optimizer.microbatch_sequences",),
     ),
 }
-_NOT_NEEDED: Mapping[str, str] = {
+# And those that have no counterpart here, with the reason.
+NOT_NEEDED: Mapping[str, str] = {
     "gradient_accumulation_steps": (
         "none is needed: every step accumulates over microbatches of optimizer.microbatch_sequences completions, which "
         "changes memory and speed and not the gradient; leave it out"
@@ -68,19 +69,9 @@ def words_of(name: str, value: object) -> list[tuple[str, object]]:
     return [(plain_word(name), value), *(word for key, item in inside for word in words_of(key, item))]
 
 
-def aliases(word: str) -> tuple[str, ...]:
-    """Our knobs, as alternatives, for what others call by this name; none for any other word."""
-    return _ALIASES.get(word, ())
-
-
-def not_needed(word: str) -> str | None:
-    """Why a knob of others has no counterpart here; None for any other word."""
-    return _NOT_NEEDED.get(word)
-
-
 def penalty_kind(word: str, value: object) -> str | None:
     """The kind of KL penalty that a word of others asks for; empty where it does not say which, None without KL."""
-    if word in _ALIASES or not {"kl", *_IN_LOSS, *_IN_REWARD}.intersection((word, *word.split("_"))):
+    if word in ALIASES or not {"kl", *_IN_LOSS, *_IN_REWARD}.intersection((word, *word.split("_"))):
         return None
     if value is False:
         return "no_penalty"

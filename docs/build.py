@@ -153,9 +153,9 @@ def objectives_page() -> str:
         module = importlib.import_module(f"algorithms.{name}")
         about = (module.__doc__ or "").partition("\n")[2].strip()
         rows = [
-            f"| {axis.replace('_', ' ')} | {escape_markdown(line)} | {escape_markdown(preset.sources.get(axis, ''))} |"
+            f"| {axis.replace('_', ' ')} | {escape_markdown(line)} | {escape_markdown(preset.source(axis))} |"
             for axis, line in preset.objective.formula().items()
-            if axis in preset.sources or axis == "ratio"
+            if axis in preset.sources or axis in ("ratio", "reduction")
         ]
         sections += [
             f"## {name}",

@@ -89,14 +89,22 @@ def masked_std(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], dd
     return torch.where(count > ddof, (square / (count - ddof).clamp(min=1)).sqrt(), torch.zeros_like(square))
 
 
+def flat(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -> Bool[Tensor, ""]:
+    """Whether all values under the mask are equal up to rounding: max - min <= 1e-6 (1 + |mean|)."""
+    infinite = torch.full((), torch.inf, dtype=values.dtype, device=values.device)
+    spread = torch.where(mask, values, -infinite).amax() - torch.where(mask, values, infinite).amin()
+    return spread <= 1e-6 * (1 + (masked_sum(values, mask) / mask.sum().clamp(min=1)).abs())
+
+
 def whiten(
     values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], ddof: int, epsilon: float
 ) -> Float[Tensor, "*shape"]:
     """Shift and scale to mean 0 and variance 1 over the mask; `epsilon` is added to the variance. Zero elsewhere.
 
+    Equal values end at exactly 0: what rounding leaves of them is no signal.
     As `masked_whiten` of verl and TRL 1.12 has it. Computed in float64.
     """
     exact = values.double()
     mean = masked_sum(exact, mask) / mask.sum().clamp(min=1)
     variance = masked_std(exact, mask, ddof) ** 2
-    return masked((exact - mean) * torch.rsqrt(variance + epsilon), mask).to(values.dtype)
+    return masked((exact - mean) * torch.rsqrt(variance + epsilon), mask & ~flat(exact, mask)).to(values.dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from algorithms.axes.batch import Rollout, TokenCredit
 from algorithms.axes.knobs import knobs
-from algorithms.axes.masked import masked, whiten
+from algorithms.axes.masked import flat, masked, whiten
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 WHITENED = "whitened over the rollout's tokens (ddof = 1, epsilon = 1e-08 on the variance)"
@@ -184,7 +184,7 @@ class Returns:
         to_go = _reward_to_go(_rewards(reward, token_reward, mask), mask, self.gamma)
         if self.baseline == "batch_mean":
             first = mask & (mask.cumsum(dim=1) == 1)
-            to_go = masked(to_go - masked(to_go, first).sum() / first.sum().clamp(min=1), mask)
+            to_go = masked(to_go - masked(to_go, first).sum() / first.sum().clamp(min=1), mask & ~flat(to_go, mask))
         return TokenCredit(advantage=to_go.to(rollout.old_logp.dtype), returns=None, mask=mask)
 
     def formula(self) -> str:

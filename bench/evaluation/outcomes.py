@@ -311,8 +311,9 @@ def _write_table(path: Path, table: Any) -> None:
 
 def _read_table(path: Path) -> tuple[dict[str, list[Any]], dict[str, str]]:
     """Columns and metadata of a parquet file."""
-    # Arrow's worker threads free Python buffers after the read has returned. Where the process ends just then, that
-    # aborts it (exit status 134), with everything written.
-    table: Any = _arrow("pyarrow.parquet").ParquetFile(io.BytesIO(path.read_bytes())).read(use_threads=False)
+    # By its path, not as bytes: Arrow's threads free Python buffers after the read has returned, and where the process
+    # ends just then that aborts it (exit status 134), with everything written.
+    with _arrow("pyarrow.parquet").ParquetFile(str(path)) as file:
+        table: Any = file.read(use_threads=False)
     metadata: Mapping[bytes, bytes] = table.schema.metadata or {}
     return table.to_pydict(), {key.decode(): value.decode() for key, value in metadata.items()}

@@ -135,3 +135,13 @@ def test_whitened_returns_have_mean_0_and_variance_1_over_tokens(make_rollout: M
     own = credit.advantage[credit.mask].double()
     assert own.tolist() == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)  # 1, 1, 1, 0: mean .75, std .5
     assert not credit.mask[2].any()
+
+
+@pytest.mark.parametrize("reward", [0.35, 0.1, 0.7, 1 / 3])
+@pytest.mark.parametrize("advantage", [Returns(baseline="batch_mean"), WhitenedReturns(), GroupCentredWhitened()])
+def test_a_rollout_of_equal_rewards_has_nothing_to_say(
+    advantage: Any, reward: float, make_rollout: MakeRollout
+) -> None:
+    """OBJ-09 and OBJ-10 for baselines over the whole rollout: no residue of the mean's rounding is left."""
+    rollout = make_rollout([reward] * 7, mask=[[1, 1]] * 3 + [[1, 0]] * 4)
+    assert advantage(rollout.reward, torch.zeros(7, 2), rollout).advantage.abs().max() == 0

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from algorithms.axes.masked import Mean, masked, masked_mean, masked_std, masked_sum, whiten
+from algorithms.axes.masked import Mean, flat, masked, masked_mean, masked_std, masked_sum, whiten
 
 NAN = math.nan
 VALUES = torch.tensor([[1.0, 2.0, NAN], [6.0, NAN, NAN]], dtype=torch.float64)
@@ -82,3 +82,22 @@ def test_equal_values_whiten_to_nothing(mask: list[bool]) -> None:
     """Variance 0: the deviation is a rounding residue at most, and 1e4 (one over the root of epsilon) times that is
     still none."""
     assert whiten(torch.full((3,), 0.3), torch.tensor(mask), ddof=1, epsilon=1e-8).abs().max() < 1e-11
+
+
+@pytest.mark.parametrize("value", [0.35, 0.1, 0.7, 1 / 3, -17.25, 1e8, 0.0])
+def test_equal_values_whiten_to_exactly_nothing(value: float) -> None:
+    """Their mean is rounded, and 1 / sqrt(variance + 1e-8) would make 1e4 of what is left; other values still count."""
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    values = torch.full((2, 3), value, dtype=torch.float64)
+    values[1, 2] = 5.0
+    assert whiten(values, mask, ddof=1, epsilon=1e-8).abs().max() == 0
+    assert bool(flat(values, mask))
+    assert not bool(flat(values, torch.ones_like(mask)))
+    assert bool(flat(values, torch.zeros_like(mask)))
+
+
+def test_equal_is_relative_to_the_size() -> None:
+    """max - min <= 1e-6 (1 + |mean|): 5e-5 apart at 99 is equal, at 0 it is not."""
+    mask = torch.ones(2).bool()
+    for centre, equal in ((99.0, True), (0.0, False)):
+        assert bool(flat(torch.tensor([centre, centre + 5e-5], dtype=torch.float64), mask)) == equal

@@ -21,6 +21,13 @@ def test_an_account_says_what_moved_and_what_a_small_loss_means(tmp_path: Path) 
     ]
 
 
+def test_pass_at_1_alone_is_said_once(tmp_path: Path) -> None:
+    set_status(tmp_path, "finished", attempt=1)
+    rows = [Outcome("p", i, i == 0, str(i), True, False, False, 1, "end") for i in range(2)]
+    write_estimates(tmp_path / "eval/test.estimates.parquet", estimates(outcome_matrix(rows), [1]))
+    assert account(read_run(tmp_path)) == ["test, final model: Pass@1 0.500, Maj@1 0.500"]
+
+
 def test_a_run_that_recorded_nothing_is_accounted_for_in_no_lines(tmp_path: Path) -> None:
     set_status(tmp_path, "failed", attempt=1, error="no data")
     assert account(read_run(tmp_path)) == []

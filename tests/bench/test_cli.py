@@ -139,3 +139,14 @@ def test_diff_of_runs_says_what_the_run_changed(run_yaml: str, tmp_path: Path) -
     assert len(against_preset) == 2
     assert against_preset[1].split()[:4] == ["objective.surrogate.high", "0.3", "0.28", "this"]
     assert _bench("diff", "dapo", run_yaml)[1] == f"dapo and {run_yaml} do not differ\n"
+
+
+def test_diff_reads_a_runs_folder(run_yaml: str, tmp_path: Path) -> None:
+    """By the run.yaml in it, also where another folder has the name of an algorithm; a folder without one is no run."""
+    folder = tmp_path / "runs" / "0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / "run.yaml").write_text(_YAML.replace("updates: 8", "updates: 10"))
+    status, stdout, _ = _bench("diff", run_yaml, str(folder))
+    assert (status, [line.split() for line in stdout.splitlines()[1:]]) == (0, [["budget.updates", "8", "10"]])
+    status, _, stderr = _bench("diff", "grpo", str(tmp_path / "runs"))
+    assert (status, stderr.partition(",")[0]) == (2, f"{tmp_path / 'runs'}: there is no such file")

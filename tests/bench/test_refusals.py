@@ -10,7 +10,7 @@ from bench.cli import app
 from bench.config import Run
 from bench.dialect import to_yaml
 from bench.loading import ConfigError, build_run, change, flat
-from bench.refusals import double_kl
+from bench.refusals import ALIASES, double_kl
 from bench.schema import Place
 
 _MINIMAL: dict[str, Any] = {
@@ -54,6 +54,22 @@ def test_training_rollouts_sample_from_the_whole_distribution(knob: str, tmp_pat
     assert _refused(tmp_path, f"{knob}=1") == [f"{knob}: 1{line}"]
     rollout = {**_MINIMAL["rollout"], knob: 1}
     assert _refused(tmp_path, extra={"rollout": rollout}) == [f"rollout.{knob}: 1{line}"]
+
+
+@pytest.mark.parametrize(
+    ("override", "shown", "knob"),
+    [
+        ("rollout.typical_p=0.9", "rollout.typical_p: 0.9", "typical_p"),
+        ("rollout.sampling.top_p=0.9", 'rollout.sampling: {"top_p": 0.9}', "top_p"),
+        ("generation.top_k=5", 'generation: {"top_k": 5}', "top_k"),
+        ("generation.sampling.top-k=5", 'generation: {"sampling": {"top-k": 5}}', "top_k"),
+    ],
+)
+def test_cuts_of_the_distribution_are_known_also_in_a_section_of_their_own(
+    override: str, shown: str, knob: str, tmp_path: Path
+) -> None:
+    (line,) = _refused(tmp_path, override)
+    assert line.startswith(f"{shown} given, but training samples from the whole distribution: with {knob} the sampler")
 
 
 # KL in the reward and in the loss at once
@@ -144,10 +160,101 @@ def test_knobs_of_a_critic_are_refused_where_there_is_none(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("knob", ["lr=1e-3", "warmup_updates=1", "max_grad_norm=1", "vf_coef=0.1", "learning_rate=no"])
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "dpo", "sft"])
+def test_any_knob_of_a_critic_is_refused_at_once_where_there_is_none(algorithm: str, knob: str, tmp_path: Path) -> None:
+    """Also beside mistakes in the objective itself; no advice leads to the next refusal."""
+    line = f"critic: given, but {algorithm} has no critic, so it could not act; leave it out"
+    once = {"rollout": {**_MINIMAL["rollout"], "updates_per_rollout": 1}}
+    assert _refused(tmp_path, f"algorithm={algorithm}", f"critic.{knob}", extra=once) == [line]
+    lines = _refused(tmp_path, f"algorithm={algorithm}", f"critic.{knob}", "objective.xyzzy=1", extra=once)
+    assert (lines[0], len(lines)) == (line, 2)
+
+
+def test_a_critic_that_is_asked_for_still_needs_its_learning_rate(tmp_path: Path) -> None:
+    missing = "critic.lr: missing, must be a number, above 0"
+    assert _refused(tmp_path, "algorithm=ppo", "critic.warmup_updates=1") == [missing]
+    gae = ["objective.advantage=gae", "objective.value=value_loss", "objective.xyzzy=1"]
+    assert missing in _refused(tmp_path, "algorithm=grpo", "critic.warmup_updates=1", *gae)
+
+
 def test_a_group_of_one_is_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path, "algorithm=grpo", "rollout.group_size=1") == [
         "rollout.group_size: 1 given, grpo compares completions of one prompt, so it needs at least 2, such as 8"
     ]
+
+
+# Names that others use
+
+_BOUNDS = "did you mean objective.surrogate.low and objective.surrogate.high?"
+_COEFFICIENT = "did you mean objective.penalty.coefficient?"
+
+
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        *((f"{name}=0.2", _BOUNDS) for name in ("epsilon", "clip_range", "cliprange", "surrogate.clip")),
+        *((f"objective.{name}=0.2", _BOUNDS) for name in ("surrogate.epsilon", "surrogate.clip", "epsilon")),
+        ("objective.surrogate.epsilon_high=0.2", "did you mean objective.surrogate.high?"),
+        *((f"{name}=0.1", _COEFFICIENT) for name in ("beta", "kl_coef", "objective.beta", "objective.penalty.beta")),
+        ("num_generations=8", "did you mean rollout.group_size?"),
+        ("max_completion_length=8", "did you mean rollout.max_completion_tokens?"),
+        ("rollout.max_new_tokens=8", "did you mean rollout.max_completion_tokens?"),
+        ("learning_rate=1", "did you mean optimizer.lr?"),
+        ("trainer.learning_rate=1", "did you mean optimizer.lr?"),
+        ("warm_start.learning_rate=1", "did you mean warm_start.lr?"),
+        ("num_iterations=2", "did you mean rollout.epochs?"),
+        ("ppo_epochs=2", "did you mean rollout.epochs?"),
+        ("scale_rewards=none", "did you mean objective.advantage?"),
+        ("loss_type=dapo", "did you mean algorithm or objective.reduction?"),
+        ("per_device_train_batch_size=2", "did you mean optimizer.microbatch_sequences?"),
+        ("gradient_accumulation_steps=2", "none is needed: "),
+        ("use_kl_loss=true", "did you mean objective.penalty.kind=loss_kl?"),
+        ("objective.use_kl_loss=true", "did you mean objective.penalty.kind=loss_kl?"),
+        ("actor.use_kl_loss=true", "did you mean objective.penalty.kind=loss_kl?"),
+        ("use_kl_loss=false", "did you mean objective.penalty.kind=no_penalty?"),
+        ("reward_kl=0.1", "did you mean objective.penalty.kind=reward_kl?"),
+        ("kl_penalty=low_var", "did you mean objective.penalty.kind?"),
+        # A name that is nearly one of ours is ours, and so is one in its own section.
+        ("optimiser.epsilon=1e-6", "did you mean optimizer?"),
+        ("advantage.epsilon=1e-6", "did you mean objective.advantage?"),
+    ],
+)
+def test_the_fields_names_lead_to_our_knobs(override: str, hint: str, tmp_path: Path) -> None:
+    line = _refused(tmp_path, override)[-1]
+    assert line.startswith(f"{override.partition('=')[0].partition('.')[0]}")
+    assert f"but there is no such knob; {hint}" in line
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "override", "hint"),
+    [
+        ("dpo", "objective.beta=0.1", "did you mean objective.loss_function.beta?"),
+        ("dpo", "loss_type=ipo", "did you mean algorithm or objective.loss_function?"),
+        ("dpo", "epsilon=0.2", "the objective has nothing of the kind;"),
+        ("sft", "use_kl_loss=true", "the objective has nothing of the kind;"),
+        (
+            "dapo",
+            "kl_coef=0.1",
+            "did you mean objective.penalty.coefficient with objective.penalty.kind=reward_kl or sequence_reward_kl or "
+            "loss_kl?",
+        ),
+        ("ppo", "critic.learning_rate=1", "did you mean critic.lr?"),
+    ],
+)
+def test_a_hint_is_a_knob_that_this_objective_can_have(
+    algorithm: str, override: str, hint: str, tmp_path: Path
+) -> None:
+    line = _refused(tmp_path, f"algorithm={algorithm}", override)[-1]
+    assert f"but there is no such knob; {hint}" in line
+
+
+def test_every_alias_leads_to_a_knob_that_there_is() -> None:
+    """Of some objective: a renamed knob would leave its hint behind."""
+    paths = {".".join(path) for path in Place(Run).below({})}
+    targets = {knob for names in ALIASES.values() for text in names for knob in text.split(" and ")}
+    assert targets <= paths
+    assert not set(ALIASES) & {path for path in paths if "." not in path}, "a knob of ours needs no other name"
 
 
 # Names

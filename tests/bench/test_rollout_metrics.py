@@ -47,7 +47,7 @@ def groups(*rows: list[Graded]) -> list[Group]:
 
 def test_rewards_and_the_reasons_of_ties_by_hand() -> None:
     """Of five groups one differs; the ties are all right, all wrong but for an unscorable one, mixed verdicts with
-    equal rewards, and one of which nothing is known."""
+    equal rewards; the fifth, of which nothing is known, is no tie."""
     right, wrong, unknown = member(1, True), member(0, False), member(NAN, None)
     found = reward_metrics(
         groups([right, wrong], [right, right], [wrong, unknown], [member(0.5, True), member(0.5, False)], [unknown] * 2)
@@ -60,9 +60,10 @@ def test_rewards_and_the_reasons_of_ties_by_hand() -> None:
             "reward/within_group_std": fmean([stdev([1, 0]), 0, 0]),
             "reward/accuracy": 4 / 7,
             "reward/unscorable": 3 / 10,
-            "groups/frac_zero_std": 4 / 5,
-            "groups/zero_std_all_correct": 1 / 5,
-            "groups/zero_std_all_wrong": 1 / 5,
+            "reward/num_unscorable": 3,
+            "groups/frac_zero_std": 3 / 4,
+            "groups/zero_std_all_correct": 1 / 4,
+            "groups/zero_std_all_wrong": 1 / 4,
             "groups/all_correct": 1 / 5,
             "groups/all_wrong": 0,
         }

@@ -20,6 +20,9 @@ def test_factors_by_hand() -> None:
     assert factors(3) == [1, 1, 1]
     assert factors(4, warmup_updates=2) == [1 / 2, 1, 1, 1]
     assert factors(4, schedule="linear") == [1, 3 / 4, 1 / 2, 1 / 4]
+    half = 1 / math.sqrt(2)
+    assert factors(4, schedule="cosine") == pytest.approx([1, (1 + half) / 2, 1 / 2, (1 - half) / 2])
+    assert factors(6, schedule="cosine", warmup_updates=2)[:3] == [1 / 2, 1, 1]
     assert factors(6, schedule="linear", warmup_updates=2) == [1 / 2, 1, 1, 3 / 4, 1 / 2, 1 / 4]
 
 
