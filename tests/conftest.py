@@ -16,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 install_import_hook(["algorithms.axes", "bench.evaluation"], "beartype.beartype")
 
 ROOT = Path(__file__).resolve().parents[1]
-FAST = {"ppo", "grpo", "dr_grpo", "dapo", "dpo", "rloo", "reinforce", "rft"}
+FAST = {"ppo", "grpo", "dapo", "dpo", "rft"}
 """Algorithms of which whole runs are made in the default suite: one of each kind; the others are slow."""
 
 

@@ -22,9 +22,9 @@ def mistakes(objective: "PolicyGradient") -> list[str]:
 def _critic(objective: "PolicyGradient") -> Iterator[str]:
     has_critic = not isinstance(objective.value, NoCritic)
     if objective.advantage.needs_critic and not has_critic:
-        yield "this advantage reads a critic: give value.kind=value_loss"
+        yield "this advantage reads a critic: give objective.value.kind=value_loss"
     if has_critic and not objective.advantage.needs_critic:
-        yield "no component reads the critic: give value.kind=no_critic or advantage.kind=gae"
+        yield "no component reads the critic: give objective.value.kind=no_critic or objective.advantage.kind=gae"
 
 
 def _penalty(objective: "PolicyGradient") -> Iterator[str]:
@@ -33,20 +33,20 @@ def _penalty(objective: "PolicyGradient") -> Iterator[str]:
     if per_token and not advantage.takes_token_reward and advantage.reads_reward:
         yield (
             f"penalty.kind={kind_of(penalty)} charges single tokens and advantage.kind={kind_of(advantage)} is per "
-            "completion: give penalty.kind=loss_kl or penalty.kind=sequence_reward_kl"
+            "completion: give objective.penalty.kind=loss_kl or objective.penalty.kind=sequence_reward_kl"
         )
     if penalty.weight != "none" and not objective.ratio.is_ratio:
-        yield f"penalty.weight={penalty.weight} needs an importance ratio: give penalty.weight=none"
+        yield f"penalty.weight={penalty.weight} needs an importance ratio: give objective.penalty.weight=none"
 
 
 def _ratio(objective: "PolicyGradient") -> Iterator[str]:
     ratio, surrogate = objective.ratio, objective.surrogate
     if surrogate.needs_ratio and not ratio.is_ratio:
-        yield f"surrogate.kind={kind_of(surrogate)} reads an importance ratio: give ratio.kind=token_ratio"
+        yield f"surrogate.kind={kind_of(surrogate)} reads an importance ratio: give objective.ratio.kind=token_ratio"
     if ratio.is_ratio and not surrogate.needs_ratio:
         yield (
             f"surrogate.kind={kind_of(surrogate)} reads no importance ratio, so ratio.kind={kind_of(ratio)} could not "
-            "act: give ratio.kind=no_ratio, or surrogate.kind=unclipped"
+            "act: give objective.ratio.kind=no_ratio, or objective.surrogate.kind=unclipped"
         )
 
 
@@ -55,9 +55,12 @@ def _verdict(objective: "PolicyGradient") -> Iterator[str]:
         return
     name = f"advantage.kind={kind_of(objective.advantage)} reads the verifier's verdict, not the reward"
     if not isinstance(objective.shaping, NoShaping):
-        yield f"{name}, so shaping.kind={kind_of(objective.shaping)} could not act: give shaping.kind=no_shaping"
+        yield (
+            f"{name}, so shaping.kind={kind_of(objective.shaping)} could not act: give "
+            "objective.shaping.kind=no_shaping"
+        )
     if objective.penalty.in_reward:
-        yield f"{name}, so penalty.kind={kind_of(objective.penalty)} could not act: give penalty.kind=loss_kl"
+        yield f"{name}, so penalty.kind={kind_of(objective.penalty)} could not act: give objective.penalty.kind=loss_kl"
 
 
 def _truncation(objective: "PolicyGradient") -> Iterator[str]:
@@ -65,7 +68,7 @@ def _truncation(objective: "PolicyGradient") -> Iterator[str]:
     if not objective.truncation.in_baseline and not advantage.has_baseline:
         yield (
             f"advantage.kind={kind_of(advantage)} has no baseline that truncated completions could leave: give "
-            "truncation.in_baseline=true"
+            "objective.truncation.in_baseline=true"
         )
     bootstraps = isinstance(advantage, GAE | LengthAdaptiveGAE) and advantage.truncation_bootstrap
     masks = isinstance(objective.truncation, MaskTruncated)
@@ -90,5 +93,5 @@ def _focus(objective: "PolicyGradient") -> Iterator[str]:
     if not objective.focus.count_dropped and objective.advantage.needs_critic:
         yield (
             "focus.count_dropped=false takes tokens out of the loss, and the critic would miss them too: give "
-            "focus.count_dropped=true"
+            "objective.focus.count_dropped=true"
         )

@@ -16,7 +16,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -32,7 +32,9 @@ from bench import catalog
 from bench.conformance.examples import example
 from bench.conformance.step import AnyStep, Outcome
 from bench.dialect import ConfigError
+from bench.explain import explain
 from bench.loading import plain_objective
+from bench.schema import Place
 
 _HOOKS = ("advantages", "trained", "gae", "overlong")
 _OFF: Mapping[str, Any] = {
@@ -93,8 +95,13 @@ def call(name: str, function: Callable[..., Any], *arguments: object) -> Any:
     """
     try:
         return function(*arguments)
-    except Exception as error:  # code that is not ours may fail in any way
-        raise Mistake(f"{name} raised {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+    except (Exception, SystemExit) as error:  # code that is not ours may fail in any way
+        raise Mistake(f"{name} raised {_in_a_line(error)}") from error
+
+
+def _in_a_line(error: BaseException) -> str:
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def call_for_tensor(name: str, function: Callable[..., Any], shape: tuple[int, ...], *arguments: object) -> Tensor:
@@ -111,14 +118,18 @@ def call_for_tensor(name: str, function: Callable[..., Any], shape: tuple[int, .
 
 
 def evaluate(implementation: Implementation, step: AnyStep) -> Outcome:
-    """Call the loss on a step and differentiate it.
+    """Call the loss on a copy of a step and differentiate it.
 
     Raises:
-        Mistake: it raised, or returned no scalar that depends on the log-probabilities.
+        Mistake: it raised, changed its inputs, or returned no scalar that depends on the log-probabilities.
     """
-    leaves = {name: getattr(step, name).detach().clone().requires_grad_() for name in step.LEAVES}
+    own = step.map(lambda values: values.detach().clone())
+    leaves = {name: getattr(own, name).requires_grad_() for name in step.LEAVES}
     name = implementation.name
-    loss = call(name, implementation.loss, replace(step, **leaves))
+    loss = call(name, implementation.loss, own)
+    for field, given in step.tensors().items():
+        if not torch.equal(getattr(own, field).detach().nan_to_num(nan=-7.0), given.nan_to_num(nan=-7.0)):
+            raise Mistake(f"{name} changes step.{field}, which a trainer would go on to use: work on a copy")
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise Mistake(f"{name} returned {given}, must be a tensor with one number")
@@ -161,9 +172,8 @@ def resolve_claims(claims: object) -> tuple[dict[str, Any], str]:
     except TypeError as error:
         raise Mistake(f"claims: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Mistake(f"claims: {f'{where}: ' if where else ''}{first['msg']}") from None
+        lines = [f"claims.{line.lstrip(': ')}" for line in explain(error, Place(family), axes)]
+        raise Mistake("; ".join(lines)) from None
 
 
 def load(target: str) -> Implementation:
@@ -205,5 +215,5 @@ def _module(path: str, target: str) -> ModuleType:
         if error.name is not None and (path == error.name or path.startswith(f"{error.name}.")):
             raise Mistake(f"{target}: there is no module {error.name}") from None
         raise Mistake(f"{target}: importing {path} failed: {error}") from None
-    except Exception as error:  # code that is not ours may fail in any way
-        raise Mistake(f"{target}: importing {path} raised {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:  # code that is not ours may fail in any way
+        raise Mistake(f"{target}: importing {path} raised {_in_a_line(error)}") from None

@@ -7,7 +7,7 @@ from functools import wraps
 import torch
 
 from bench.conformance import oracle_credit
-from bench.conformance.adapter import Implementation, call, call_for_tensor
+from bench.conformance.adapter import Implementation, Mistake, call, call_for_tensor
 from bench.conformance.findings import PASS, Finding, compare_gradients, compare_numbers, deviates, not_applicable
 
 NAN = math.nan
@@ -170,6 +170,11 @@ def overlong_table(implementation: Implementation) -> Finding:
     if implementation.overlong is None:
         return not_applicable("no function `overlong` is offered")
     lengths, buffer = (80, 85, 90, 100, 101), round(shaping["buffer"] * 100)
-    measured = [float(call("overlong", implementation.overlong, length, 100, buffer)) for length in lengths]
+    measured: list[float] = []
+    for length in lengths:
+        found = call("overlong", implementation.overlong, length, 100, buffer)
+        if not isinstance(found, int | float):
+            raise Mistake(f"overlong returned {type(found).__name__}, must be a number")
+        measured.append(float(found))
     expected = [oracle_credit.overlong(length, 100, buffer, shaping["factor"]) for length in lengths]
     return compare_numbers(measured, expected, [f"penalty of {length} tokens of 100" for length in lengths])

@@ -86,36 +86,39 @@ def test_needs_follow_from_the_components(change: dict[str, Any], needs: Needs) 
             {"focus": TopEntropyTokens(), "advantage": GAE(), "value": ValueLoss()},
             "focus.count_dropped=false takes tokens out of the loss, and the critic would miss them too",
         ),
-        ({"advantage": GAE()}, "this advantage reads a critic: give value.kind=value_loss"),
-        ({"value": ValueLoss()}, "no component reads the critic: give value.kind=no_critic or advantage.kind=gae"),
+        ({"advantage": GAE()}, "this advantage reads a critic: give objective.value.kind=value_loss"),
+        (
+            {"value": ValueLoss()},
+            "no component reads the critic: give objective.value.kind=no_critic or objective.advantage.kind=gae",
+        ),
         (
             {"penalty": RewardKL(coefficient=0.1)},
             "penalty.kind=reward_kl charges single tokens and advantage.kind=group_centred is per completion: give "
-            "penalty.kind=loss_kl or penalty.kind=sequence_reward_kl",
+            "objective.penalty.kind=loss_kl or objective.penalty.kind=sequence_reward_kl",
         ),
         (
             {"surrogate": Reinforce()},
             "surrogate.kind=reinforce reads no importance ratio, so ratio.kind=token_ratio could not act: give "
-            "ratio.kind=no_ratio, or surrogate.kind=unclipped",
+            "objective.ratio.kind=no_ratio, or objective.surrogate.kind=unclipped",
         ),
-        ({"ratio": NoRatio()}, "surrogate.kind=clip reads an importance ratio: give ratio.kind=token_ratio"),
+        ({"ratio": NoRatio()}, "surrogate.kind=clip reads an importance ratio: give objective.ratio.kind=token_ratio"),
         (
             {"ratio": NoRatio(), "surrogate": Reinforce(), "penalty": LossKL(coefficient=0.1, weight="ratio")},
-            "penalty.weight=ratio needs an importance ratio: give penalty.weight=none",
+            "penalty.weight=ratio needs an importance ratio: give objective.penalty.weight=none",
         ),
         (
             {"advantage": Accepted(), "shaping": SoftOverlong()},
             "advantage.kind=accepted reads the verifier's verdict, not the reward, so shaping.kind=soft_overlong could "
-            "not act: give shaping.kind=no_shaping",
+            "not act: give objective.shaping.kind=no_shaping",
         ),
         (
             {"advantage": Accepted(), "penalty": SequenceRewardKL(coefficient=0.1)},
-            "so penalty.kind=sequence_reward_kl could not act: give penalty.kind=loss_kl",
+            "so penalty.kind=sequence_reward_kl could not act: give objective.penalty.kind=loss_kl",
         ),
         (
             {"advantage": Returns(), "truncation": MaskTruncated(in_baseline=False)},
             "advantage.kind=returns has no baseline that truncated completions could leave: give "
-            "truncation.in_baseline=true",
+            "objective.truncation.in_baseline=true",
         ),
         (
             {"advantage": GAE(truncation_bootstrap=True), "value": ValueLoss(), "shaping": MissingEos(penalty=1.0)},

@@ -1,7 +1,9 @@
 """Learning: every preset teaches a table of logits to repeat the prompt's symbol, in a second, twice the same."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -178,6 +180,14 @@ def likelihood_loss(objective: Any, toy: Toy, prompt: Tensor, ids: Tensor, mask:
         group_tokens=group_tokens(mask, prompt),
     )
     return objective.loss(batch, Totals.of(mask, prompt, BUDGET)).loss
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unchecked_shapes() -> Iterator[None]:
+    """The other tests of this folder check shapes; here, in thousands of calls, that would be most of the seconds."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("name", ONLINE)

@@ -115,6 +115,16 @@ def test_a_bug_is_status_1_with_both_numbers_and_goes_to_the_file() -> None:
         ),
         ("given_l:f", "import no_such_thing", "given_l:f: importing given_l failed: No module named 'no_such_thing'"),
         ("given_m:f", "1 / 0", "given_m:f: importing given_m raised ZeroDivisionError: division by zero"),
+        ("given_n:f", "raise SystemExit(5)", "given_n:f: importing given_n raised SystemExit: 5"),
+        ("given_o:f", "claims = 'dapo'\ndef f(step): raise SystemExit", "given_o:f raised SystemExit"),
+        (
+            "given_p:f", "claims = 'dapo'\ndef f(step): step.advantage.zero_(); return step.logp.sum()",
+            "given_p:f changes step.advantage, which a trainer would go on to use: work on a copy",
+        ),
+        (
+            "given_q:f", "claims = 'dapo'\ndef f(step): step.mask.fill_(True); return step.logp.sum()",
+            "given_q:f changes step.mask, which a trainer would go on to use: work on a copy",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_line_and_status_2(target: str, module: str, message: str) -> None:
@@ -136,16 +146,16 @@ def test_without_trl_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("claims", "message"),
     [
-        ({"surrogate": "unclipped", "reduction": "token_mean"}, "claims: advantage: Field required"),
+        ({"surrogate": "unclipped", "reduction": "token_mean"}, "claims.advantage: missing, must be"),
         (
             {"advantage": "gruop_centred", "surrogate": "unclipped", "reduction": "token_mean"},
-            "claims: advantage: Input tag 'gruop_centred'",
+            "claims.advantage.kind: \"gruop_centred\" given, must be",
         ),
-        ({"loss_function": {"kind": "sigmoid", "beta": 0}}, "claims: loss_function.sigmoid.beta: Input should"),
+        ({"loss_function": {"kind": "sigmoid", "beta": 0}}, "claims.loss_function.beta: 0 given, must be"),
         ({"loss_function": {1.0}}, "claims: Object of type set is not JSON serializable"),
         (
             {"advantage": "group_centred", "surrogate": {"kind": "clip", "hihg": 0.3}, "reduction": "token_mean"},
-            "claims: surrogate.clip.hihg: Unexpected keyword argument",
+            "claims.surrogate.hihg: 0.3 given, but there is no such knob; did you mean surrogate.high?",
         ),
     ],
 )  # fmt: skip

@@ -256,7 +256,7 @@ def test_a_dotted_key_in_a_file_is_shown_its_section() -> None:
         ("task.num_terms=1", "task.num_terms: 1 given, must be a whole number, at least 2 and at most 16"),
         ("task.num_terms=yes", 'task.num_terms: "yes" given, must be a whole number, at least 2 and at most 16'),
         ("objective.penalty.estimator=k4", 'objective.penalty.estimator: "k4" given, must be k1, k2 or k3'),
-        ("objective.advantage=gae", "objective: this advantage reads a critic: give value.kind=value_loss"),
+        ("objective.advantage=gae", "objective: this advantage reads a critic: give objective.value.kind=value_loss"),
         ("model=pretrained", "model.path: missing, must be text"),
         ("model.path=x", 'model.path: "x" given, which is a knob of pretrained, but model.kind is tiny'),
         ("model.kind=pretraind", 'model.kind: "pretraind" given, must be tiny or pretrained; did you mean pretrained?'),

@@ -160,8 +160,16 @@ def test_knobs_of_a_critic_are_refused_where_there_is_none(tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.parametrize("knob", ["lr=1e-3", "warmup_updates=1", "max_grad_norm=1", "vf_coef=0.1", "learning_rate=no"])
-@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "dpo", "sft"])
+@pytest.mark.parametrize(
+    ("algorithm", "knob"),
+    [
+        ("grpo", "lr=1e-3"),
+        ("rloo", "warmup_updates=1"),
+        ("dpo", "max_grad_norm=1"),
+        ("sft", "vf_coef=0.1"),
+        ("grpo", "learning_rate=no"),
+    ],
+)
 def test_any_knob_of_a_critic_is_refused_at_once_where_there_is_none(algorithm: str, knob: str, tmp_path: Path) -> None:
     """Also beside mistakes in the objective itself; no advice leads to the next refusal."""
     line = f"critic: given, but {algorithm} has no critic, so it could not act; leave it out"

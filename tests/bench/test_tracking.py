@@ -92,6 +92,7 @@ def history(client, folder, name):
     return sorted((point.step, point.value) for point in points)
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_share_one_new_store(raced):  # TRK-01, with two
     uri, [mine, others], _ = raced
     assert mine == others

@@ -22,27 +22,14 @@ def lines(directory: Path, name: str = "metrics.jsonl") -> list[dict[str, float]
     return [json.loads(line) for line in (directory / name).read_text().splitlines()]
 
 
-def test_rep_01_a_run_repeats_bit_for_bit(each_algorithm: str, tiny_run: MakeRun, tmp_path: Path) -> None:
-    """Same configuration, same seed: the same metrics file, completions, verdicts and weights."""
-    run = tiny_run(each_algorithm)
-    for name in ("first", "second"):
-        assert execute(run, tmp_path / name).state == "finished"
-    for file in ("metrics.jsonl", "final.json", "eval/test.estimates.parquet", "eval/test.jsonl.zst"):
-        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
-    updates = [line["update"] for line in lines(tmp_path / "first")]
-    assert updates == [0, 1, 2, 3, 4]
-    assert (
-        json.loads((tmp_path / "first/final.json").read_text())["weights_sha256"]
-        != json.loads((tmp_path / "first/provenance.json").read_text())["start_weights_sha256"]
-    )
-
-
-def test_a_run_stopped_between_rollouts_resumes_to_the_same_end(
+def test_rep_01_rep_09_a_run_repeats_bit_for_bit_also_when_stopped_and_resumed(
     each_algorithm: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped after its first checkpoint and started again: same metrics byte for byte, weights and evaluation."""
+    """Twice straight, and once stopped after its first checkpoint and started again: the same metrics file byte for
+    byte, completions, verdicts and weights."""
     run = tiny_run(each_algorithm, **{"checkpoint.every": 2})
-    assert execute(run, tmp_path / "straight").state == "finished"
+    for name in ("first", "second"):
+        assert execute(run, tmp_path / name).state == "finished"
     original = checkpoint.save
 
     def save_then_stop(*arguments: object, **knobs: object) -> None:
@@ -55,7 +42,13 @@ def test_a_run_stopped_between_rollouts_resumes_to_the_same_end(
     status = execute(run, tmp_path / "stopped")
     assert (status.state, status.attempt) == ("finished", 2)
     for file in ("metrics.jsonl", "final.json", "eval/test.estimates.parquet", "eval/test.jsonl.zst"):
-        assert (tmp_path / "straight" / file).read_bytes() == (tmp_path / "stopped" / file).read_bytes()
+        for name in ("second", "stopped"):
+            assert (tmp_path / "first" / file).read_bytes() == (tmp_path / name / file).read_bytes()
+    assert [line["update"] for line in lines(tmp_path / "first")] == [0, 1, 2, 3, 4]
+    assert (
+        json.loads((tmp_path / "first/final.json").read_text())["weights_sha256"]
+        != json.loads((tmp_path / "first/provenance.json").read_text())["start_weights_sha256"]
+    )
 
 
 def test_rep_02_seeds_differ_and_share_the_start(tiny_run: MakeRun, tmp_path: Path) -> None:
