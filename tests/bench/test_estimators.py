@@ -262,7 +262,6 @@ def test_problems_do_not_influence_each_other_and_may_have_different_numbers_of_
 
 
 def test_golden_pass_and_maj_of_the_public_file(shared_dir: Path):
-@pytest.mark.slow
     golden = json.loads((shared_dir / "data/golden_qwen_maj_pass.json").read_text())
     with (shared_dir / "data/qwen_rm_maj_example_math_cot_100.jsonl").open() as lines:
         votes = stack_votes([count_votes(row["pred"], row["score"]) for row in map(json.loads, lines)])
@@ -271,6 +270,9 @@ def test_golden_pass_and_maj_of_the_public_file(shared_dir: Path):
     curves |= dict(zip(("maj_random", "maj_pess", "maj_opt"), majority_by_tie_rule(votes, ks), strict=True))
     for name, values in curves.items():
         np.testing.assert_allclose(values.mean(axis=0), [golden[name][str(k)] for k in ks], rtol=0, atol=6e-7)
+
+
+@pytest.mark.slow
 def test_a_large_evaluation_takes_seconds():
     votes, ks = synthetic(1319, 256), [1, 2, 4, 8, 16, 32, 64]
     start = time.process_time()

@@ -15,6 +15,8 @@ from reports import build, learning_curves, memory, overview, pass_maj, throughp
 from reports.parts.figure import STYLE, Figure, save
 from reports.parts.page import markdown
 from reports.parts.table import Table, to_csv
+
+
 @pytest.mark.slow
 def test_another_process_writes_the_same_bytes(sweep: Path, built: Path):
     """Without this, a set's order, a time or a random id would make every rebuilt report a change."""
@@ -59,7 +61,6 @@ def test_csv_and_table_hold_the_same_numbers(built: Path, sweep: Path):
 
 
 def out_of_sight(canvas: Canvas) -> set[Artist]:
-@pytest.mark.slow
     """Labels of ticks beyond the ends of their axis, which matplotlib keeps and does not draw."""
     found: set[Artist] = set()
     for axis in (axis for axes in canvas.axes for axis in (axes.xaxis, axes.yaxis)):
@@ -67,6 +68,9 @@ def out_of_sight(canvas: Canvas) -> set[Artist]:
         for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
             found |= {tick.label2} if low <= tick.get_loc() <= high else {tick.label1, tick.label2}
     return found
+
+
+@pytest.mark.slow
 def test_no_text_of_a_figure_is_clipped_or_covers_another(sweep: Path):
     runs = store.read_sweep(sweep)
     for module in (learning_curves, memory, pass_maj, throughput):

@@ -135,12 +135,14 @@ def test_an_attempt_does_not_inherit_the_last_words_of_another(bench):
 
 
 def test_fail_fast_stops_the_running_and_leaves_the_rest(bench):
-@pytest.mark.slow
     bench.does = {0: "hang", 1: "fail"}
     assert bench.run(jobs=2, fail_fast=True) == 1
     assert bench.states() == ["interrupted", "failed", "pending"]
     assert len(bench.calls("run")) == 2
     assert bench.calls("report") == []
+
+
+@pytest.mark.slow
 def test_as_many_trials_as_jobs_run_side_by_side(bench):
     bench.does = dict.fromkeys(range(4), "meet")
     assert bench.run("cross.seed=[0, 1, 2, 3]", jobs=2) == 0
@@ -226,7 +228,6 @@ def test_a_run_directory_that_holds_another_configuration_is_refused(bench):
 
 
 def test_another_version_of_the_specification_is_not_mixed_with_the_first(bench):
-@pytest.mark.slow
     bench.run()
     assert bench.run("budget.updates=4") == 2
     assert f"another version of grpo chain_sum seed 0 ({bench.ids[0]}) and 2 more, which differs in " in bench.said
@@ -237,6 +238,9 @@ def test_another_version_of_the_specification_is_not_mixed_with_the_first(bench)
     assert "in the way: " in bench.said
     assert bench.run("budget.updates=4", "output.sweep=longer") == 0
     assert len(bench.calls("run")) == 6
+
+
+@pytest.mark.slow
 def test_more_seeds_add_runs_and_fewer_leave_the_others_alone(bench):
     assert bench.run("cross.seed=[0, 1]") == 0
     assert bench.run("cross.seed=[1, 2]") == 0
