@@ -87,9 +87,10 @@ def test_equal_values_whiten_to_nothing(mask: list[bool]) -> None:
 @pytest.mark.parametrize("value", [0.35, 0.1, 0.7, 1 / 3, -17.25, 1e8, 0.0])
 def test_equal_values_whiten_to_exactly_nothing(value: float) -> None:
     """Their mean is rounded, and 1 / sqrt(variance + 1e-8) would make 1e4 of what is left; other values still count."""
-    mask = torch.tensor([[True, True, True], [True, True, False]])
-    values = torch.full((2, 3), value, dtype=torch.float64)
-    values[1, 2] = 5.0
+    mask = torch.ones(2, 5).bool()  # of nine equal values; sums of four or five would be exact
+    mask[1, 4] = False
+    values = torch.full((2, 5), value, dtype=torch.float64)
+    values[1, 4] = 5.0
     assert whiten(values, mask, ddof=1, epsilon=1e-8).abs().max() == 0
     assert bool(flat(values, mask))
     assert not bool(flat(values, torch.ones_like(mask)))
