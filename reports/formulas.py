@@ -1,6 +1,6 @@
 """Formulas: the objective in force for each algorithm, axis by axis, and where each of its constants comes from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bench.store import RunRecord
@@ -48,7 +48,10 @@ def _formula_table(arm: Arm) -> Table | None:
 
 
 def objective_tables(runs: Sequence[RunRecord]) -> list[Table]:
-    """A table for each family of objectives: rows are algorithms, columns axes, cells components with their knobs."""
+    """A table for each family of objectives: rows are algorithms, columns axes, cells components with their knobs.
+
+    An axis on which all agree, with a component that has no knob, stands in the caption.
+    """
     families: dict[str, dict[str, Mapping[str, Any]]] = {}
     for arm in arms_of(runs):
         formula = next((run.formula for run in arm.runs if run.formula), None)
@@ -58,12 +61,21 @@ def objective_tables(runs: Sequence[RunRecord]) -> list[Table]:
     tables: list[Table] = []
     for family, members in families.items():
         axes = list(dict.fromkeys(axis for objective in members.values() for axis in objective if axis != "kind"))
+        agreed = [axis for axis in axes if _agreed(axis, members.values())]
+        axes = [axis for axis in axes if axis not in agreed]
         rows = [cells(label, *(component(of.get(axis)) for axis in axes)) for label, of in members.items()]
         records = [{"arm": label, **{axis: component(of.get(axis)) for axis in axes}} for label, of in members.items()]
         columns = ("Algorithm", *(words(axis).capitalize() for axis in axes))
-        caption = f"Objectives of the family {words(family)}."
+        one = next(iter(members.values()))
+        same = ", ".join(f"{words(axis)}: {component(one[axis])}" for axis in agreed)
+        caption = f"Objectives of the family {words(family)}.{f' The same in all: {same}.' if same else ''}"
         tables.append(Table(f"objectives_{family}", caption, columns, tuple(rows), tuple(records), len(columns)))
     return tables
+
+
+def _agreed(axis: str, objectives: Collection[Mapping[str, Any]]) -> bool:
+    found = [objective.get(axis) for objective in objectives]
+    return len(objectives) > 1 and all(one == found[0] and isinstance(one, Mapping) and len(one) == 1 for one in found)
 
 
 def component(value: Any) -> str:

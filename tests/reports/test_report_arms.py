@@ -81,7 +81,8 @@ def test_a_readme_is_filled_between_its_markers_and_stays_itself(sweep: Path):
     assert filled.startswith("# Title\n<!-- generated:results -->\n| Algorithm | Seeds | Pass@1 |")
     assert "old" not in filled
     assert filled.endswith("<!-- /generated -->\nend\n")
-    assert "| DAPO | soft overlong (buffer 0.2) | drop uniform groups |" in filled
+    assert "| DAPO | soft overlong (buffer 0.2) | clip (low 0.2, high 0.28) |" in filled
+    assert "The same in all: selection: drop uniform groups, advantage: group standardised," in filled
     assert "| DPO | logistic (beta 0.1) | best against worst |" in filled
 
 
