@@ -8,6 +8,7 @@ from algorithms.axes.imitation import Imitation
 from bench.catalog import nearest
 from bench.checks_objective import dead_knob, objective_mistakes
 from bench.config import PretrainedModel, Run, TinyModel, data_files, local_path
+from bench.refusals import no_critic
 from bench.tracking import uri_mistake
 from tasks.parts.problem import DatasetTask, ProceduralTask, Split
 
@@ -63,7 +64,7 @@ def _critic(run: Run) -> Iterator[str]:
     if run.objective.needs.critic and run.critic is None:
         yield f"critic: missing, but {run.algorithm} trains one; give its learning rate, such as critic.lr=1e-5"
     if run.critic is not None and not run.objective.needs.critic:
-        yield f"critic: given, but {run.algorithm} has no critic, so it could not act; leave it out"
+        yield no_critic(run.algorithm)
     if run.critic is not None and run.critic.warmup_updates >= run.budget.updates:
         yield (
             f"critic.warmup_updates: {run.critic.warmup_updates} given, must be below budget.updates = "

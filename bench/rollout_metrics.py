@@ -16,7 +16,7 @@ from algorithms.axes.batch import Credit, Rollout
 from algorithms.axes.masked import masked
 from algorithms.axes.mismatch import Mismatch, NoCorrection, SequenceMask, SequenceTruncate, token_log_ratio
 from algorithms.axes.penalty import kl_estimate
-from algorithms.axes.ratio import LARGEST_LOG_RATIO
+from algorithms.axes.ratio import LARGEST_LOG_RATIO, held_exp
 from algorithms.axes.value import explained_variance
 from bench.rollout import Graded, Group
 
@@ -162,10 +162,7 @@ def effective_share(weights: Float[Tensor, "number"]) -> float:
 def _weights(rollout: Rollout) -> tuple[Float[Tensor, "batch tokens"], Float[Tensor, "batch"]]:
     """pi_old / mu of each token and its product over each completion, held within e^+-20 as the corrections hold it."""
     log_ratio = token_log_ratio(rollout)
-    token, product = (
-        d.clamp(min=-LARGEST_LOG_RATIO, max=LARGEST_LOG_RATIO).exp() for d in (log_ratio, log_ratio.sum(dim=1))
-    )
-    return token.double(), product.double()
+    return held_exp(log_ratio).double(), held_exp(log_ratio.sum(dim=1)).double()
 
 
 def _weight_metrics(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from algorithms.axes.batch import Rollout, TokenCredit, group_index, group_sum
 from algorithms.axes.knobs import knobs
-from algorithms.axes.masked import masked, masked_std, whiten
+from algorithms.axes.masked import masked, masked_std, slack, whiten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +44,12 @@ class GroupStatistics:
 
         Rounding makes the standard deviation of equal rewards non-zero, so it is not asked.
         """
-        return self.spread <= _slack(self.mean)
+        return self.spread <= slack(self.mean)
 
     @property
     def informative(self) -> Bool[Tensor, "batch"]:
         """Scorable rows of groups that are not degenerate: the only ones with an advantage other than exactly 0."""
         return self.scorable & ~self.degenerate
-
-
-def _slack(mean: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return 1e-6 * (1 + mean.abs())
 
 
 def degenerate(reward: Float[Tensor, "batch"], group: Int[Tensor, "batch"]) -> Bool[Tensor, "batch"]:
@@ -226,7 +222,7 @@ class PassAtK:
     def _of_group(self, reward: Float[Tensor, "members"]) -> Float[Tensor, "members"]:
         n, k = len(reward), self.k
         ranked, order = reward.sort()
-        if ranked[-1] - ranked[k - 1] <= _slack(ranked.mean()):
+        if ranked[-1] - ranked[k - 1] <= slack(ranked.mean()):
             return torch.zeros_like(reward)  # the best of every subset is the same
         # In rising order, member m (from 0) is the best of C(m, k - 1) subsets; of those that hold member j < m,
         # C(m - 1, k - 2) have m as their best, and j itself is the best of C(j, k - 1).

@@ -4,7 +4,7 @@ Values under a False mask never matter, not even when they are NaN.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 import torch
 from jaxtyping import Bool, Float
@@ -89,11 +89,20 @@ def masked_std(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"], dd
     return torch.where(count > ddof, (square / (count - ddof).clamp(min=1)).sqrt(), torch.zeros_like(square))
 
 
+@overload
+def slack(mean: float) -> float: ...
+@overload
+def slack(mean: Tensor) -> Tensor: ...
+def slack(mean: float | Tensor) -> float | Tensor:
+    """How far apart values around `mean` may be and still be equal up to rounding: 1e-6 (1 + |mean|)."""
+    return 1e-6 * (1 + abs(mean))
+
+
 def flat(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -> Bool[Tensor, ""]:
-    """Whether all values under the mask are equal up to rounding: max - min <= 1e-6 (1 + |mean|)."""
+    """Whether all values under the mask are equal up to rounding."""
     infinite = torch.full((), torch.inf, dtype=values.dtype, device=values.device)
     spread = torch.where(mask, values, -infinite).amax() - torch.where(mask, values, infinite).amin()
-    return spread <= 1e-6 * (1 + (masked_sum(values, mask) / mask.sum().clamp(min=1)).abs())
+    return spread <= slack(masked_sum(values, mask) / mask.sum().clamp(min=1))
 
 
 def whiten(

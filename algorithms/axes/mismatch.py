@@ -13,7 +13,7 @@ from torch import Tensor
 from algorithms.axes.batch import Rollout
 from algorithms.axes.knobs import knobs
 from algorithms.axes.masked import masked
-from algorithms.axes.ratio import LARGEST_LOG_RATIO
+from algorithms.axes.ratio import held_exp
 
 Upper = Annotated[float, Field(ge=1)]
 Lower = Annotated[float, Field(gt=0, le=1)]
@@ -25,16 +25,12 @@ def token_log_ratio(rollout: Rollout) -> Float[Tensor, "batch tokens"]:
     return masked((rollout.old_logp - rollout.sampler_logp).nan_to_num(nan=0.0), rollout.mask)
 
 
-def _ratio(log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return log_ratio.clamp(min=-LARGEST_LOG_RATIO, max=LARGEST_LOG_RATIO).exp()
-
-
 def _token_ratio(rollout: Rollout) -> Float[Tensor, "batch tokens"]:
-    return _ratio(token_log_ratio(rollout))
+    return held_exp(token_log_ratio(rollout))
 
 
 def _sequence_ratio(rollout: Rollout) -> Float[Tensor, "batch tokens"]:
-    return _ratio(token_log_ratio(rollout).sum(dim=1))[:, None].expand(rollout.mask.shape)
+    return held_exp(token_log_ratio(rollout).sum(dim=1))[:, None].expand(rollout.mask.shape)
 
 
 def _inside(ratio: Float[Tensor, "batch tokens"], low: float | None, high: float) -> Bool[Tensor, "batch tokens"]:

@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from algorithms.axes.batch import LossParts, PairBatch, PairTotals
 from algorithms.axes.knobs import knobs
-from algorithms.axes.masked import Mean
+from algorithms.axes.masked import Mean, slack
 from algorithms.axes.needs import Needs
 
 
@@ -135,9 +135,9 @@ class GradedPairs:
             if reward[member].isfinite() and (terminated[member] or not self.require_termination)
         }
         mean = sum(usable.values()) / max(len(usable), 1)
-        slack = 1e-6 * (1 + abs(mean))
-        chosen = [member for member, value in usable.items() if value > mean + slack]
-        rejected = [member for member, value in usable.items() if value < mean - slack]
+        tie = slack(mean)
+        chosen = [member for member, value in usable.items() if value > mean + tie]
+        rejected = [member for member, value in usable.items() if value < mean - tie]
         return chosen, rejected
 
     def formula(self) -> str:

@@ -12,7 +12,8 @@ LARGEST_LOG_RATIO = 20.0
 """Log-ratios are held within +-20, so that a stray token cannot overflow."""
 
 
-def _held_exp(log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def held_exp(log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """exp of a log-ratio that is held within +-20."""
     return log_ratio.clamp(min=-LARGEST_LOG_RATIO, max=LARGEST_LOG_RATIO).exp()
 
 
@@ -32,7 +33,7 @@ class TokenRatio:
         old_logp: Float[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"]:
-        return _held_exp(masked(logp - old_logp, mask))
+        return held_exp(masked(logp - old_logp, mask))
 
     def formula(self) -> str:
         return "rho = pi / pi_old, per token"
@@ -50,7 +51,7 @@ class SequenceRatio:
         old_logp: Float[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"]:
-        return _over_tokens(_held_exp(_mean(logp - old_logp, mask)), mask)
+        return _over_tokens(held_exp(_mean(logp - old_logp, mask)), mask)
 
     def formula(self) -> str:
         return "rho = (pi / pi_old)^(1 / L), per completion: the geometric mean over its tokens"
@@ -71,7 +72,7 @@ class SequenceTokenRatio:
         old_logp: Float[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"]:
-        per_row = _held_exp(_mean(logp - old_logp, mask)).detach()
+        per_row = held_exp(_mean(logp - old_logp, mask)).detach()
         own = masked(logp - logp.detach(), mask).exp()
         return _over_tokens(per_row, mask) * own
 
@@ -94,7 +95,7 @@ class SequenceProductRatio:
         old_logp: Float[Tensor, "batch tokens"],
         mask: Bool[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"]:
-        return _over_tokens(_held_exp(masked(logp - old_logp, mask).sum(dim=1)), mask)
+        return _over_tokens(held_exp(masked(logp - old_logp, mask).sum(dim=1)), mask)
 
     def formula(self) -> str:
         return "rho = product over the completion's tokens of pi / pi_old, per completion"
@@ -113,7 +114,7 @@ class NoRatio:
         mask: Bool[Tensor, "batch tokens"],
     ) -> Float[Tensor, "batch tokens"]:
         """The token ratio without a gradient: it is watched, and enters no loss."""
-        return _held_exp(masked(logp - old_logp, mask)).detach()
+        return held_exp(masked(logp - old_logp, mask)).detach()
 
     def formula(self) -> str:
         return "none"

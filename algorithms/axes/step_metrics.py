@@ -5,7 +5,7 @@ from torch import Tensor
 
 from algorithms.axes.masked import Summed, masked, masked_mean, masked_moments
 from algorithms.axes.penalty import kl_estimate
-from algorithms.axes.ratio import LARGEST_LOG_RATIO
+from algorithms.axes.ratio import held_exp
 
 
 def movement(
@@ -20,7 +20,7 @@ def movement(
     of the plain weights pi / pi_old, per token and as products per completion, whatever the loss uses.
     """
     log_ratio = masked(logp - old_logp, mask)
-    token, sequence = _weight(log_ratio), _weight(log_ratio.double().sum(dim=1))
+    token, sequence = held_exp(log_ratio), held_exp(log_ratio.double().sum(dim=1))
     return {
         "ratio/mean": masked_mean(ratio, mask),
         "ratio/var": masked_moments(ratio, mask, "variance"),
@@ -29,7 +29,3 @@ def movement(
         "ess/update_token": masked_moments(token, mask, "effective_share"),
         "ess/update_seq": masked_moments(sequence, mask.any(dim=1), "effective_share"),
     }
-
-
-def _weight(log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return log_ratio.clamp(min=-LARGEST_LOG_RATIO, max=LARGEST_LOG_RATIO).exp()
