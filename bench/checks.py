@@ -1,16 +1,18 @@
 """What no single knob can get wrong: arithmetic between knobs, files that must be there, knobs that could not act."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from algorithms.axes.imitation import Imitation
 from bench.catalog import nearest
+from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_objective import dead_knob, objective_mistakes
+from bench.checks_reward import reward_mistakes
 from bench.config import PretrainedModel, Run, TinyModel, data_files, local_path
 from bench.refusals import no_critic
 from bench.tracking import uri_mistake
-from tasks.parts.problem import DatasetTask, ProceduralTask, Split
+from tasks.parts.problem import DatasetTask, ProceduralTask, Split, Task
 
 # Prompts are made for the check on the context, so only this many of them.
 _PROMPTS_LOOKED_AT = 64
@@ -19,9 +21,9 @@ _PROMPTS_LOOKED_AT = 64
 def check(run: Run) -> list[str]:
     """One line for each mistake: dotted path, value given, what would be right. Loads no model and needs no network."""
     missing = [*_model_files(run), *_data_files(run)]
-    parts = (_minibatches, _evaluation, _reward, _critic, objective_mistakes, _cadences, _context)
+    parts = (_minibatches, evaluation_mistakes, reward_mistakes, _critic, objective_mistakes, _cadences, _context)
     lines = [*missing, *(line for part in parts for line in part(run))]
-    return lines if missing else [*lines, *_data_size(run), *_solutions(run)]
+    return lines if missing else [*lines, *_data_size(run), *_solutions(run), *prompt_mistakes(run)]
 
 
 def _minibatches(run: Run) -> Iterator[str]:
@@ -44,20 +46,6 @@ def _minibatches(run: Run) -> Iterator[str]:
             f"optimizer.warmup_updates: {run.optimizer.warmup_updates} given, must be below budget.updates = "
             f"{run.budget.updates}, or the learning rate is never reached"
         )
-
-
-def _evaluation(run: Run) -> Iterator[str]:
-    largest = run.evaluation.all_ks[-1]
-    if largest > run.evaluation.samples:
-        yield (
-            f"evaluation.ks: {largest} given, must be at most evaluation.samples = {run.evaluation.samples}, because "
-            f"Pass@K needs K samples of each problem; {4 * largest} samples keep its error small"
-        )
-
-
-def _reward(run: Run) -> Iterator[str]:
-    if run.reward.correct <= run.reward.wrong:
-        yield f"reward.correct: {run.reward.correct:g} given, must be above reward.wrong = {run.reward.wrong:g}"
 
 
 def _critic(run: Run) -> Iterator[str]:
@@ -97,7 +85,10 @@ def _context(run: Run) -> Iterator[str]:
     longest = 1
     if isinstance(run.task, ProceduralTask) and isinstance(run.model, TinyModel):
         # The tokenizer of a tiny model makes one token of each character.
-        longest = max(len(run.task.generate("train", index).prompt) for index in range(_PROMPTS_LOOKED_AT))
+        from bench.prompting import prompt_texts
+
+        problems = [run.task.generate("train", index) for index in range(_PROMPTS_LOOKED_AT)]
+        longest = max(map(len, prompt_texts(run.task, problems, run.prompt)))
     if longest + budget > positions:
         fix = f"must be at most {positions - longest}, or " if positions > longest else ""
         yield (
@@ -139,22 +130,30 @@ def _model_files(run: Run) -> Iterator[str]:
 
 
 def _data_files(run: Run) -> Iterator[str]:
-    task = run.task
+    yield from _files_of("task", run.task, run.task.source.files if isinstance(run.task, DatasetTask) else {})
+    for label, task in run.evaluation.also.items():
+        files = task.source.files if isinstance(task, DatasetTask) else {}
+        yield from _files_of(f"evaluation.also.{label}", task, {k: v for k, v in files.items() if k == "test"})
+
+
+def _files_of(knob: str, task: Task, files: Mapping[Split, str]) -> Iterator[str]:
+    """A line for each of `files` that is not where the task's `path` says."""
     if not isinstance(task, DatasetTask) or task.path is None:
         return
     path = Path(task.path).expanduser()
     if not path.exists():
-        yield f'task.path: "{task.path}" given, but there is no such file or folder here (looked in {Path.cwd()})'
+        yield f'{knob}.path: "{task.path}" given, but there is no such file or folder here (looked in {Path.cwd()})'
     elif path.is_dir():
-        wanted = sorted(set(task.source.files.values()))
+        wanted = sorted(set(files.values()))
         there = [file.name for file in data_files(task, path)]
         for name in wanted:
             if name not in there:
-                yield f'task.path: "{task.path}" given, but {name} is not in it; {task.name} reads {", ".join(wanted)}'
+                given = f'{knob}.path: "{task.path}" given'
+                yield f"{given}, but {name} is not in it; {task.name} reads {', '.join(wanted)}"
 
 
 def _data_size(run: Run) -> Iterator[str]:
-    if isinstance(run.task, DatasetTask) and run.task.path is None:
+    if not at_hand(run.task):
         return  # only the hub knows
     # Only here, because reading data takes a second to import.
     from bench.problems import num_problems
@@ -179,7 +178,7 @@ def _data_size(run: Run) -> Iterator[str]:
 def _solutions(run: Run) -> Iterator[str]:
     """A line if an objective learns from worked solutions and the task's first problems have none."""
     samples = not isinstance(run.objective, Imitation) or run.objective.source.samples
-    if samples or (isinstance(run.task, DatasetTask) and run.task.path is None):
+    if samples or not at_hand(run.task):
         return
     from bench.problems import load_problems, num_problems
 

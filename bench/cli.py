@@ -1,10 +1,9 @@
 """The command line: the one place that joins the packages, each imported only by the command that needs it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -71,7 +70,9 @@ def diff(
 ) -> None:
     """Print the knobs in which two algorithms or two runs differ, each with its source."""
     with _mistakes_on_stderr():
-        left, right = _side(first), _side(second)
+        from bench.sides import side
+
+        left, right = side(first), side(second)
         knobs = [*left.knobs, *(knob for knob in right.knobs if knob not in left.knobs)]
         if left.is_preset or right.is_preset:
             knobs = [knob for knob in knobs if knob.startswith("objective.")]
@@ -140,9 +141,9 @@ def prepare(
         is_sweep = not set(SECTIONS).isdisjoint(read_yaml(path))
         texts = overrides or []
         runs = [trial.run for trial in load_sweep(path, texts).trials] if is_sweep else [load_run(path, texts)]
+        from bench.evaluations import prepare as prepare_
         from bench.models import ModelUnavailable
         from bench.prepare import PreparationFailed
-        from bench.prepare import prepare as prepare_
 
         try:
             prepare_(runs)
@@ -158,35 +159,90 @@ def evaluate(
     target: Annotated[
         str, typer.Argument(metavar="RUN_OR_MODEL", help="A run's folder, a model's folder or a hub name.")
     ],
-    task: Annotated[str | None, typer.Option(help="Task to evaluate on; a run's own by default.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Task to evaluate on; may be repeated.")] = None,
     data: Annotated[str | None, typer.Option(help="Folder or file of the task's data; the hub by default.")] = None,
+    knob: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Knob of the task.")] = None,
+    split: Annotated[str, typer.Option(help="test, validation or train.")] = "test",
+    prompt: Annotated[list[str] | None, typer.Option(help="task, question or few_shot:N; may be repeated.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Completions of each problem.")] = None,
-    problems: Annotated[int | None, typer.Option(min=1, help="Problems of the test split.")] = None,
+    problems: Annotated[int | None, typer.Option(min=1, help="Problems of the split.")] = None,
     k: Annotated[list[int] | None, typer.Option(min=1, help="K of Pass@K and Maj@K; may be repeated.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=1e-6)] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(min=0, help="0 is greedy; may be repeated, for a grid.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Nucleus sampling.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest completion, in tokens.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     gguf_file: Annotated[str | None, typer.Option(help="Name of a GGUF file in the model's folder.")] = None,
     prompt_format: Annotated[str, typer.Option(help="auto, chat or plain.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
 ) -> None:
-    """Sample, grade and estimate Pass@K and Maj@K for a run's final model, or for any model."""
+    """Sample, grade and estimate Pass@K and Maj@K for a run's final model or any model; again: resume."""
     with _mistakes_on_stderr():
-        from bench.evaluate import Request, evaluate_target
+        from bench.evaluate import Request, evaluate_target, table
+        from bench.evaluation.cautions import cautions
 
-        answer = evaluate_target(
+        if split not in ("train", "validation", "test"):
+            raise ConfigError([f"--split: {split} given, must be train, validation or test"])
+        answers = evaluate_target(
             Request(
-                target=target, task=task, data=data, problems=problems, samples=samples, ks=sorted(set(k or [])),
-                temperature=temperature, max_completion_tokens=max_tokens, seed=seed, gguf_file=gguf_file,
+                target=target, tasks=task or [], data=data, knobs=knob or [], split=split, prompts=prompt or [],
+                problems=problems, samples=samples, ks=sorted(set(k or [])), temperatures=temperature or [],
+                top_p=top_p, max_completion_tokens=max_tokens, seed=seed, gguf_file=gguf_file,
                 prompt_format=prompt_format, out=out,
             )
         )  # fmt: skip
-        found = answer.estimates
-        rows = [[str(k), f"{found.pass_at(k).mean():.4f}", f"{found.maj_at(k).mean():.4f}"] for k in found.ks]
-        _print_table(["K", "Pass@K", "Maj@K"], rows)
-        typer.echo(
-            f"\n{answer.folder / answer.name}.*: {len(found.problem_id)} problems, {int(found.n.max())} samples each"
-        )
+        _print_table(*table(answers))
+        for answer in answers:
+            sizes = f"{answer.manifest['num_problems']} problems, {answer.manifest['samples']} samples each"
+            there = ", was there already" if answer.was_there else ""
+            typer.echo(f"\n{answer.folder / answer.name}.*: {sizes}{there}")
+            for caution in cautions(answer.manifest):
+                typer.echo(f"caution: {caution}")
+
+
+@app.command()
+def score(
+    completions: Annotated[Path, typer.Argument(metavar="COMPLETIONS.JSONL[.ZST]", help="Stored completions.")],
+    task: Annotated[str, typer.Option(help="Task whose grader judges them.")],
+    data: Annotated[
+        str | None, typer.Option(help="Folder or file of the task's data; by default the file's own gold answers.")
+    ] = None,
+    knob: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Knob of the task; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; beside the completions by default.")] = None,
+) -> None:
+    """Grade stored completions again and print every verdict that changed. Started again, it resumes."""
+    with _mistakes_on_stderr():
+        from bench.rescore import Request, rescore
+
+        for line in rescore(Request(path=completions, task=task, data=data, knobs=knob or [], out=out)).lines():
+            typer.echo(line)
+
+
+@app.command()
+def doctor(
+    arguments: RunArguments = None,
+    problems: Annotated[
+        int | None,
+        typer.Option(min=1, help="Problems of each split; by default all of test, 2000 of train."),
+    ] = None,
+) -> None:
+    """Look for what would go wrong with a run before it costs anything. Exit status 1 where a check fails."""
+    with _mistakes_on_stderr():
+        config = _run_from(arguments or [])
+        from shutil import get_terminal_size
+
+        from bench.doctor import doctor as doctor_
+
+        states: list[str] = []
+        for check in doctor_(config, problems):
+            states.append(check.state)
+            for line in check.printed(get_terminal_size((110, 0)).columns):
+                typer.echo(line)
+        typer.echo(f"\nof {len(states)} checks: warnings {states.count('warn')}, failures {states.count('fail')}")
+        raise typer.Exit(1 if "fail" in states else 0)
 
 
 @app.command()
@@ -310,44 +366,6 @@ def _run_from(arguments: Sequence[str]) -> "Run":
     from bench.loading import load_run
 
     return load_run(Path(files[0]) if files else None, [text for text in arguments if "=" in text])
-
-
-@dataclass(frozen=True)
-class _Side:
-    """One side of a comparison: dotted knobs of a run or of a preset's objective, and where values come from."""
-
-    knobs: Mapping[str, Any]
-    preset: catalog.Preset
-    is_preset: bool
-
-    def shown(self, knob: str) -> str:
-        from bench.explain import shown
-
-        value = self.knobs.get(knob, "-")
-        return value if isinstance(value, str) else shown(value)
-
-    def source(self, knob: str) -> str:
-        from bench.loading import flat, plain_objective
-
-        if knob not in self.knobs or not knob.startswith("objective."):
-            return ""
-        published = flat({"objective": plain_objective(self.preset.objective)})
-        changed = self.knobs[knob] != published.get(knob)
-        return "this run" if changed else self.preset.source(knob.removeprefix("objective."))
-
-
-def _side(name: str) -> _Side:
-    from bench.loading import flat, load_run, plain_objective
-
-    path = Path(name) / "run.yaml" if (Path(name) / "run.yaml").is_file() else Path(name)
-    if path.is_file():
-        config = load_run(path)
-        return _Side(flat(config.dump()), catalog.load_preset(config.algorithm), is_preset=False)
-    try:
-        preset = catalog.load_preset(name)
-    except catalog.UnknownName as error:
-        raise ConfigError([f"{name}: there is no such file, and {error}"]) from None
-    return _Side(flat({"objective": plain_objective(preset.objective)}), preset, is_preset=True)
 
 
 if __name__ == "__main__":

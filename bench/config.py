@@ -6,34 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
+from bench.config_reward import Reward
+from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
 from tasks.parts.problem import DatasetTask, Task
 
-Count = Annotated[int, Field(ge=1)]
-Threads = Annotated[int, Field(ge=1, le=1024)]
-CountOrZero = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
 PromptFormat = Literal["auto", "chat", "plain"]
-NotNegative = Annotated[float, Field(ge=0)]
-
-
-class Section(BaseModel):
-    """Knobs that belong together; unknown, mistyped and non-finite values are refused."""
-
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Refused with an update, which pydantic would not validate."""
-        if update:
-            raise TypeError(
-                "model_copy(update=...) does not validate: use bench.loading.change(run, {'a.knob': value})"
-            )
-        return super().model_copy(deep=deep)
+Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 
 
 class TinyModel(Section):
@@ -111,13 +93,24 @@ class Rollout(Section):
     """Whose log-probabilities stand under the importance ratio: the trainer's own or the sampler's."""
 
 
-class Reward(Section):
-    """What a grade is worth in training."""
+class Prompt(Section):
+    """How a problem is put to the model, the same for every arm; a chat template goes around it."""
 
-    correct: float = 1.0
-    wrong: float = 0.0
-    format: NotNegative = 0.0
-    """Weight of the task's format score (0 to 1), added to the above."""
+    style: Literal["task", "question", "few_shot"] = "task"
+    """`task`: with the task's instruction; `question`: bare; `few_shot`: after solved training problems."""
+    shots: CountOrZero = 0
+    """Solved problems before the question; only of `few_shot`."""
+
+    @model_validator(mode="after")
+    def _shots_fit(self) -> Self:
+        if (self.style == "few_shot") != (self.shots > 0):
+            raise ValueError(f"shots is {self.shots}, must be at least 1 with style few_shot and 0 with any other")
+        return self
+
+    @property
+    def label(self) -> str:
+        """Its name in files and tables."""
+        return f"few_shot_{self.shots}" if self.shots else self.style
 
 
 class Optimizer(Section):
@@ -164,6 +157,17 @@ class Validation(Section):
     """Which weights are the final model: the last, or those with the best validation Pass@1."""
 
 
+def _task_by_name(value: object) -> object:
+    """A task from `{name: ..., its knobs}`: the file of that name says which knobs there are."""
+    if not isinstance(value, Mapping):
+        return value
+    knobs = dict(cast(Mapping[str, Any], value))
+    name = knobs.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f"needs a name, one of {', '.join(catalog.names('tasks'))}")
+    return catalog.load_task_class(name).model_validate_json(json.dumps(knobs))
+
+
 class Evaluation(Section):
     """The one evaluation on the test split, of the starting model and of the final model."""
 
@@ -172,9 +176,16 @@ class Evaluation(Section):
     """Completions of each problem."""
     ks: tuple[Count, ...] | None = None
     """The K of Pass@K and Maj@K, rising; null is the powers of two up to 16 that are not above `samples`."""
-    temperature: Positive = 1.0
+    temperature: NotNegative = 1.0
+    """0 is greedy: all samples of a problem are then the same."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling: the most likely tokens that hold this much probability; 1 is all of them."""
     start: bool = True
     """Evaluate the starting model too; it is done once for all runs that share it."""
+    start_prompts: tuple[Prompt, ...] = ()
+    """Further prompts for the starting model, so that it is not judged by the prompt of the training alone."""
+    also: dict[Label, Annotated[SerializeAsAny[Task], BeforeValidator(_task_by_name)]] = Field(default_factory=dict)
+    """Other tasks, by a label of their own, on which the start and the final model are evaluated: transfer."""
 
     @field_validator("ks")
     @classmethod
@@ -237,17 +248,6 @@ class Tracking(Section):
     """Tracking server or database; null is SQLite in `output.root`."""
 
 
-def _task_by_name(value: object) -> object:
-    """A task from `{name: ..., its knobs}`: the file of that name says which knobs there are."""
-    if not isinstance(value, Mapping):
-        return value
-    knobs = dict(cast(Mapping[str, Any], value))
-    name = knobs.get("name")
-    if not isinstance(name, str):
-        raise ValueError(f"needs a name, one of {', '.join(catalog.names('tasks'))}")
-    return catalog.load_task_class(name).model_validate_json(json.dumps(knobs))
-
-
 class Run(Section):
     """One training run: what is trained, on what, how, and how it is measured."""
 
@@ -259,6 +259,7 @@ class Run(Section):
     seed: CountOrZero = 0
     model: Model = TinyModel()
     warm_start: WarmStart | None = None
+    prompt: Prompt = Prompt()
     rollout: Rollout
     reward: Reward = Reward()
     optimizer: Optimizer
@@ -290,13 +291,27 @@ class Run(Section):
         A local model or data file counts by what is in it: a moved file is the same run, a changed one is not.
         """
         content = {key: value for key, value in self.dump().items() if key not in ("output", "tracking")}
-        content["task_version"] = self.task.version
+        content |= task_content(self.task)
         content["evaluation"]["ks"] = self.evaluation.all_ks
-        if isinstance(self.task, DatasetTask) and self.task.path is not None:
-            content["task"]["path"] = _data_digest(self.task, Path(self.task.path).expanduser())
+        also = self.evaluation.also.items()
+        content["evaluation"]["also"] = {label: task_content(task) for label, task in also}
         if isinstance(self.model, PretrainedModel):
             content["model"]["path"] = model_digest(self.model)
         return fingerprint.data_digest(content)[:12]
+
+    @property
+    def alphabet(self) -> str:
+        """The characters that a character tokenizer needs for all of the run's tasks."""
+        characters = "".join(task.alphabet for task in (self.task, *self.evaluation.also.values()))
+        return "".join(dict.fromkeys(characters))
+
+
+def task_content(task: Task) -> dict[str, Any]:
+    """What a task's problems and verdicts depend on; local data counts by what is in it."""
+    content: dict[str, Any] = {"task": task.model_dump(mode="json"), "task_version": task.version}
+    if isinstance(task, DatasetTask) and task.path is not None:
+        content["task"]["path"] = _data_digest(task, Path(task.path).expanduser())
+    return content
 
 
 def local_path(model: PretrainedModel) -> Path | None:

@@ -1,7 +1,6 @@
 """Contributions: what each prompt of one frozen rollout adds to an objective's loss, for every family of objectives."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -15,7 +14,8 @@ from bench.learn_imitation import accepted_samples, imitation_batch, worked_solu
 from bench.learn_pairs import Pair, pair_batch, pairs_of, summed_logps
 from bench.learner import Cast, microbatches
 from bench.policy import Sequences
-from bench.rollout import Group, NothingToLearn, sequences_of, whole_reward
+from bench.rewards import Rewarder
+from bench.rollout import Group, NothingToLearn, rewarded, sequences_of
 from bench.scoring import Scorer
 
 Share = Callable[[], LossParts]
@@ -35,7 +35,7 @@ def contributions(run: Run, cast: Cast, groups: Sequence[Group], instruments: In
     Raises:
         NothingToLearn: the rollout holds no pair, or nothing to imitate; the message says why.
     """
-    groups = [_rewarded(run, group) for group in groups]
+    groups = rewarded(Rewarder(run), groups)
     match run.objective:
         case PolicyGradient() as objective:
             return _online(run, objective, cast, groups, instruments)
@@ -43,13 +43,6 @@ def contributions(run: Run, cast: Cast, groups: Sequence[Group], instruments: In
             return _on_pairs(run, objective, cast, groups)
         case Imitation() as objective:
             return _imitated(run, objective, cast, groups)
-
-
-def _rewarded(run: Run, group: Group) -> Group:
-    members = [
-        replace(m, reward=whole_reward(run.reward, run.task, group.problem, m.text, m.grade)) for m in group.members
-    ]
-    return replace(group, members=tuple(members))
 
 
 def _online(

@@ -1,38 +1,48 @@
-"""`bench evaluate`: a trained run, or any model, sampled and graded on a task's test problems."""
+"""`bench evaluate`: a trained run, or any model, sampled and graded on tasks, prompts and temperatures; resumable."""
 
-from collections.abc import Sequence
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from bench import fingerprint
 from bench.catalog import UnknownName, load_task_class
-from bench.config import PretrainedModel, local_path
+from bench.config import PretrainedModel, Prompt, local_path, model_digest, task_content
 from bench.dialect import ConfigError
 from bench.evaluation import Estimates, read_estimates
 from bench.evaluation.driver import Plan, evaluate, write_evaluation
+from bench.evaluation.journal import Journal
 from bench.generate import ContextTooSmall, sample
-from bench.loading import load_run
+from bench.loading import load_run, parse_overrides
 from bench.models import LanguageModel, ModelUnavailable, load_folder, load_pretrained
 from bench.problems import num_problems
 from bench.progress import progress
-from tasks.parts.problem import Task
+from tasks.parts.problem import Split, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked for; None takes the run's own value, or the default beside it for a bare model."""
+    """What was asked for; None or nothing takes the run's own value, or the default beside it for a bare model."""
 
     target: str
     """A run's folder, a model's folder or a hub name."""
-    task: str | None = None
+    tasks: Sequence[str] = ()
     data: str | None = None
     """Folder or file of the task's data; None is the run's, or the hub."""
+    knobs: Sequence[str] = ()
+    """Knobs of the task, each key=value."""
+    split: Split = "test"
+    prompts: Sequence[str] = ()
+    """`task`, `question` or `few_shot:N`."""
     problems: int | None = None
     samples: int | None = None
     ks: Sequence[int] = ()
-    temperature: float | None = None
+    temperatures: Sequence[float] = ()
+    top_p: float | None = None
     max_completion_tokens: int | None = None
     seed: int = 0
     gguf_file: str | None = None
@@ -42,63 +52,169 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Where the evaluation lies and what it estimated."""
+    """One evaluation: where it lies, what it estimated and what its manifest says."""
 
     folder: Path
     name: str
     estimates: Estimates
+    manifest: Mapping[str, Any]
+    was_there: bool
+    """Whether an earlier call had finished it, so that nothing was sampled now."""
 
 
-_DEFAULTS = {"problems": 100, "samples": 16, "temperature": 1.0, "max_completion_tokens": 512}
+@dataclass(frozen=True)
+class Opened:
+    """The model with everything that the request leaves to it."""
+
+    model: LanguageModel
+    digest: str
+    """Of the weights, so that results of another model are never taken for its own."""
+    tasks: Sequence[Task]
+    prompt: Prompt
+    values: Mapping[str, Any]
+    home: Path
+    """Where results belong."""
 
 
-def evaluate_target(request: Request) -> Answer:
-    """Sample, grade, estimate and store. Raises ConfigError for a target, task or number that cannot be."""
-    model, task, values, home = _opened(request)
+_DEFAULTS = {"problems": 100, "samples": 16, "top_p": 1.0, "max_completion_tokens": 512}
+
+
+def evaluate_target(request: Request) -> list[Answer]:
+    """Sample, grade, estimate and store, once for each task, prompt and temperature asked for.
+
+    What an earlier call with the same content finished is read, and what one began goes on where it was killed.
+
+    Raises:
+        ConfigError: a target, task or number that cannot be.
+    """
+    prompts = [_prompt(text) for text in request.prompts]
+    opened = _opened(request)
+    values, seed = opened.values, request.seed
     ks = tuple(request.ks) or tuple(k for k in (1, 2, 4, 8, 16, 32, 64) if 4 * k <= values["samples"]) or (1,)
     if max(ks) > values["samples"]:
         raise ConfigError([f"--k: {max(ks)} given, must be at most --samples = {values['samples']}"])
-    available = num_problems(task, "test")
-    if available is not None and values["problems"] > available:
-        raise ConfigError([f"--problems: {values['problems']} given, the test split has {available}"])
-    plan = Plan(split="test", seed=request.seed, purpose="bench evaluate", **values)
-    size = f"p{plan.problems}-n{plan.samples}-m{plan.max_completion_tokens}"
-    name = f"{task.name}-{size}-t{plan.temperature:g}-s{plan.seed}"
-    with progress(f"evaluating {request.target}", plan.problems * plan.samples) as advance:
-        try:
-            evaluated = evaluate(model, task, plan, sample, advance=lambda done: advance(done, ""))
-        except ContextTooSmall as error:
-            raise ConfigError([str(error)]) from None
-    folder = request.out or home
-    about = {"task": {"name": task.name, **task.model_dump(mode="json")}, "model": request.target}
-    write_evaluation(folder, name, evaluated, plan, ks, about)
-    return Answer(folder, name, read_estimates(folder / f"{name}.estimates.parquet"))
+    temperatures = list(dict.fromkeys(request.temperatures)) or [values["temperature"]]
+    plans: list[tuple[Task, Plan]] = []
+    for task, prompt, temperature in itertools.product(opened.tasks, prompts or [opened.prompt], temperatures):
+        _check_size(task, request.split, values["problems"])
+        numbers = {**values, "temperature": temperature}
+        plans.append((task, Plan(split=request.split, seed=seed, purpose="bench evaluate", prompt=prompt, **numbers)))
+    try:
+        return [_evaluated(request, opened, task, plan, ks) for task, plan in plans]
+    except (ContextTooSmall, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError([str(error)]) from None
 
 
-def _opened(request: Request) -> tuple[LanguageModel, Task, dict[str, Any], Path]:
-    """The model, the task, what to sample, and the folder where the results belong."""
+def table(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: one row an evaluation and K; identical samples have no K beyond 1."""
+    header = ["task", "prompt", "temperature", "K", "Pass@K", "Maj@K", "strict", "parsed", "truncated", "timed out"]
+    rows: list[list[str]] = []
+    for answer in answers:
+        said, found = answer.manifest, answer.estimates
+        prompt = Prompt.model_validate(said["prompt"]).label
+        rates = [said[rate] for rate in ("strict_accuracy", "parsed_rate", "truncated_rate", "timed_out_rate")]
+        about = [said["task"]["name"], prompt, f"{said['temperature']:g}"]
+        shown = ["n/a" if rate is None else f"{rate:.3f}" for rate in rates]
+        for k in found.ks[: 1 if said["identical"] else None]:
+            rows.append([*about, str(k), f"{found.pass_at(k).mean():.4f}", f"{found.maj_at(k).mean():.4f}", *shown])
+            about, shown = [""] * len(about), [""] * len(shown)
+    return header, rows
+
+
+def _check_size(task: Task, split: Split, problems: int) -> None:
+    try:
+        available = num_problems(task, split)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+    if available is not None and problems > available:
+        raise ConfigError([f"--problems: {problems} given, the {split} split of {task.name} has {available}"])
+
+
+def _evaluated(request: Request, opened: Opened, task: Task, plan: Plan, ks: Sequence[int]) -> Answer:
+    folder, name = request.out or opened.home, _name(task, plan)
+    content = {"model": opened.digest, "format": opened.model.prompt_format, **task_content(task), **plan.record()}
+    key = fingerprint.data_digest(content)
+    manifest = _finished(folder / f"{name}.json", key)
+    if manifest is None or manifest["ks"] != list(ks):
+        journal = Journal(folder / f".{name}.journal.jsonl", key)
+        label = f"evaluating {request.target} on {task.name}"
+        with progress(label, plan.problems * plan.samples) as advance:
+            evaluated = evaluate(opened.model, task, plan, sample, lambda done: advance(done, ""), journal)
+        about = {"model": request.target, "key": key}
+        write_evaluation(folder, name, evaluated, task, plan, ks, about)
+        journal.close()
+        was_there, manifest = False, _finished(folder / f"{name}.json", key) or {}
+    else:
+        was_there = True
+    return Answer(folder, name, read_estimates(folder / f"{name}.estimates.parquet"), manifest, was_there)
+
+
+def _finished(path: Path, key: str) -> dict[str, Any] | None:
+    """The manifest of a finished evaluation with this content; it is written last, so the other files are whole."""
+    try:
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return manifest if manifest.get("key") == key else None
+
+
+def _name(task: Task, plan: Plan) -> str:
+    """A file name that tells what was evaluated and how; knobs that differ from the task's defaults by a digest."""
+    knobs = task.model_dump(mode="json", exclude_defaults=True, exclude={"name", "path"})
+    digest = f"-{fingerprint.data_digest(knobs)[:6]}" if knobs else ""
+    split = "" if plan.split == "test" else f"-{plan.split}"
+    size = f"p{plan.problems}-n{plan.samples}-m{plan.max_completion_tokens}-t{plan.temperature:g}"
+    nucleus = "" if plan.top_p == 1 else f"-top{plan.top_p:g}"
+    prompt = "" if plan.prompt.style == "task" else f"-{plan.prompt.label}"
+    return f"{task.name.replace('/', '.')}{digest}{split}-{size}{nucleus}{prompt}-s{plan.seed}"
+
+
+def _prompt(text: str) -> Prompt:
+    style, _, shots = text.partition(":")
+    if style not in ("task", "question", "few_shot") or (style == "few_shot") != (shots.isdecimal() and int(shots) > 0):
+        raise ConfigError([f"--prompt: {text} given, must be task, question or few_shot:N with N at least 1"])
+    return Prompt.model_validate({"style": style, "shots": int(shots or 0)})
+
+
+def _opened(request: Request) -> Opened:
     folder = Path(request.target).expanduser()
-    asked = {name: getattr(request, name) for name in _DEFAULTS}
-    if (folder / "run.yaml").is_file():
-        if request.gguf_file is not None or request.prompt_format != "auto":
-            raise ConfigError(
-                [f"{request.target}: --gguf-file and --prompt-format are for a bare model, a run has its own"]
-            )
-        run = load_run(folder / "run.yaml")
-        own = {name: getattr(run.evaluation, name) for name in ("problems", "samples", "temperature")}
-        own["max_completion_tokens"] = run.rollout.max_completion_tokens
-        final = folder / "checkpoints" / "final"
-        if not final.is_dir():
-            raise ConfigError([f"{request.target}: this run has no final model yet ({final} is not there)"])
-        prompt_format = run.model.prompt_format if isinstance(run.model, PretrainedModel) else "plain"
-        own_task = request.task in (None, run.task.name) and request.data is None
-        task = run.task if own_task else _task(request.task or run.task.name, request.data)
-        return load_folder(final, prompt_format), task, _chosen(asked, own), folder / "eval"
-    if request.task is None:
+    return _opened_run(request, folder) if (folder / "run.yaml").is_file() else _opened_model(request)
+
+
+def _opened_run(request: Request, folder: Path) -> Opened:
+    if request.gguf_file is not None or request.prompt_format != "auto":
+        raise ConfigError(
+            [f"{request.target}: --gguf-file and --prompt-format are for a bare model, a run has its own"]
+        )
+    run = load_run(folder / "run.yaml")
+    final = folder / "checkpoints" / "final"
+    if not final.is_dir():
+        raise ConfigError([f"{request.target}: this run has no final model yet ({final} is not there)"])
+    own = {name: getattr(run.evaluation, name) for name in ("problems", "samples", "temperature", "top_p")}
+    own["max_completion_tokens"] = run.rollout.max_completion_tokens
+    prompt_format = run.model.prompt_format if isinstance(run.model, PretrainedModel) else "plain"
+    as_trained = not request.knobs and request.data is None
+    tasks = [
+        run.task if as_trained and name == run.task.name else _task(name, request)
+        for name in request.tasks or [run.task.name]
+    ]
+    digest = fingerprint.folder_digest(final)
+    model = load_folder(final, prompt_format)
+    return Opened(model, digest, tasks, run.prompt, _chosen(request, own), folder / "eval")
+
+
+def _opened_model(request: Request) -> Opened:
+    if not request.tasks:
         raise ConfigError([f"{request.target}: not a run's folder, so --task must say what to evaluate on"])
-    config = PretrainedModel.model_validate(
-        {"path": request.target, "gguf_file": request.gguf_file, "prompt_format": request.prompt_format}
-    )
+    tasks = [_task(name, request) for name in request.tasks]
+    asked = {"path": request.target, "gguf_file": request.gguf_file, "prompt_format": request.prompt_format}
+    try:
+        config = PretrainedModel.model_validate(asked)
+    except ValidationError:
+        given = request.prompt_format
+        raise ConfigError([f"--prompt-format: {given} given, must be auto, chat or plain"]) from None
     local = local_path(config)
     if local is not None and not local.exists():
         raise ConfigError([f"{request.target}: there is no such run or model folder"])
@@ -107,17 +223,31 @@ def _opened(request: Request) -> tuple[LanguageModel, Task, dict[str, Any], Path
         model = load_pretrained(config)
     except ModelUnavailable as error:
         raise ConfigError([str(error)]) from error
-    return model, _task(request.task, request.data), _chosen(asked, _DEFAULTS), home
+    values = _chosen(request, {**_DEFAULTS, "temperature": 1.0})
+    return Opened(model, model_digest(config), tasks, Prompt(), values, home)
 
 
-def _chosen(asked: dict[str, Any], otherwise: dict[str, Any]) -> dict[str, Any]:
-    return {name: otherwise[name] if value is None else value for name, value in asked.items()}
+def _chosen(request: Request, otherwise: Mapping[str, Any]) -> dict[str, Any]:
+    asked = {name: getattr(request, name) for name in _DEFAULTS}
+    return {**otherwise, **{name: value for name, value in asked.items() if value is not None}}
 
 
-def _task(name: str, data: str | None) -> Task:
+def _task(name: str, request: Request) -> Task:
+    knobs: dict[str, Any] = {"name": name, **parse_overrides(request.knobs)}
+    if request.data is not None:
+        knobs["path"] = request.data
     try:
-        return load_task_class(name).model_validate({} if data is None else {"path": data})
+        return load_task_class(name).model_validate_json(json.dumps(knobs))
     except UnknownName as error:
         raise ConfigError([f"--task: {error}"]) from None
     except ValidationError as error:
-        raise ConfigError([f"--data: {data} given, but {name} reads no data ({error.error_count()} mistake)"]) from None
+        raise ConfigError(list(_knob_mistakes(name, error))) from None
+
+
+def _knob_mistakes(name: str, error: ValidationError) -> Iterator[str]:
+    for mistake in error.errors():
+        knob = ".".join(map(str, mistake["loc"]))
+        if mistake["type"] == "extra_forbidden" and knob == "path":
+            yield f"--data: {mistake['input']} given, but {name} reads no data"
+        else:
+            yield f"--knob: {knob or name}: {mistake['input']!r} given for {name}: {mistake['msg'].lower()}"

@@ -53,8 +53,13 @@ class Generator(Protocol):
         *,
         max_tokens: int,
         temperature: float,
+        top_p: float = 1.0,
     ) -> list[list[Completion]]:
-        """Completions for each prompt, one for each of its keys; all prompts have the same number of keys."""
+        """Completions for each prompt, one for each of its keys; all prompts have the same number of keys.
+
+        Temperature 0 takes the most likely token. `top_p` below 1 draws from the smallest set of most likely tokens
+        that holds this much probability; the log-probabilities stay those of the whole distribution.
+        """
         ...
 
 
@@ -65,6 +70,7 @@ def sample(
     *,
     max_tokens: int,
     temperature: float,
+    top_p: float = 1.0,
 ) -> list[list[Completion]]:
     """The built-in sampler. Batches are cut at 512 rows or 512 MiB of probabilities, keys and values.
 
@@ -83,7 +89,7 @@ def sample(
     finished: list[Completion] = []
     for start in range(0, len(flat), rows):
         part = flat[start : start + rows]
-        finished += _sample_batch(model, prompts, part, max_tokens, temperature)
+        finished += _sample_batch(model, prompts, part, max_tokens, temperature, top_p)
     return [finished[i : i + group] for i in range(0, len(finished), group)]
 
 
@@ -102,6 +108,7 @@ def _sample_batch(
     wanted: Sequence[tuple[int, int]],
     max_tokens: int,
     temperature: float,
+    top_p: float,
 ) -> list[Completion]:
     device = model.network.device
     unique = sorted({p for p, _ in wanted})
@@ -119,7 +126,7 @@ def _sample_batch(
             window["attention_mask"] = inputs["attention_mask"][:, : first + ids.shape[1]]
             window["position_ids"] = inputs["position_ids"][:, first : first + ids.shape[1]]
         output = model.network(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **window)
-        return output.logits[:, -1].float() / temperature
+        return output.logits[:, -1].float() / (temperature or 1.0)
 
     logits = _finite(step(prompt_ids, 0))[repeat]
     cache.batch_select_indices(repeat)
@@ -132,7 +139,7 @@ def _sample_batch(
     terminated = torch.zeros(len(wanted), dtype=torch.bool, device=device)
     alive = torch.arange(len(wanted), device=device)
     for t in range(max_tokens):
-        token, logp = _draw(logits, draws[alive, t])
+        token, logp = _greedy(logits) if temperature == 0 else _draw(logits, draws[alive, t], top_p)
         tokens[alive, t], logps[alive, t] = token, logp
         ended = torch.isin(token, ends)
         length[alive[ended]], terminated[alive[ended]] = t + 1, True
@@ -154,14 +161,30 @@ def _finite(logits: Tensor) -> Tensor:
     return logits
 
 
-def _draw(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def _greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The most likely token ids (the first of equals), and their log-probabilities."""
+    logp, token = logits.log_softmax(dim=-1).max(dim=-1)
+    return token, logp
+
+
+def _draw(logits: Tensor, uniform: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     """Token ids where the cumulative distribution (float64) first exceeds `uniform`, and their log-probabilities."""
     logp = logits.log_softmax(dim=-1)
-    cumulative = logp.double().exp().cumsum(dim=-1)
+    probability = logp.double().exp()
+    if top_p < 1:
+        probability = _nucleus(probability, top_p)
+    cumulative = probability.cumsum(dim=-1)
     threshold = uniform * cumulative[:, -1]
     token = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1)
     token = token.clamp(max=logits.shape[-1] - 1)
     return token, logp.gather(-1, token[:, None]).squeeze(-1)
+
+
+def _nucleus(probability: Tensor, top_p: float) -> Tensor:
+    """The probabilities with 0 for every token outside the smallest set of most likely ones that holds `top_p`."""
+    ordered, index = probability.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    return torch.zeros_like(probability).scatter(-1, index, ordered.where(before < top_p, 0.0))
 
 
 def _completions(tokens: Tensor, logps: Tensor, length: Tensor, terminated: Tensor) -> list[Completion]:

@@ -13,8 +13,26 @@ METRICS: dict[str, str] = {
     "reward/mean": "mean of the run's whole reward over all scorable completions sampled, before shaping and selection",
     "reward/std": "standard deviation of the same, ddof 1",
     "reward/within_group_std": "mean over groups of the standard deviation within the group, ddof 1",
-    "reward/accuracy": "share of scorable completions sampled that the verifier calls correct, before selection",
-    "reward/unscorable": "share of completions whose reward could not be told; they take part in nothing",
+    "reward/accuracy": (
+        "share of completions sampled that the verifier calls correct, of those it could grade, before selection: the "
+        "true verdict, whatever the reward makes of it"
+    ),
+    "reward/observed_accuracy": (
+        "share of the same that the learner was told is correct: after reward.noise, or by another reward.source"
+    ),
+    "reward/false_positives": "number of completions sampled that are wrong and that the learner was told are correct",
+    "reward/false_negatives": "number of completions sampled that are correct and that the learner was told are wrong",
+    "reward/flip_rate": "share of completions with both verdicts in which they differ",
+    "reward/labelled_rate": (
+        "share of prompts sampled (of pairs found, where an objective learns from pairs) that carry a label"
+    ),
+    "reward/failures": (
+        "calls of the user's reward functions that raised, took too long or returned nonsense, counted per completion"
+    ),
+    "reward/num_timed_out": "number of completions sampled whose grader ran out of time, which counts as wrong",
+    "reward/unscorable": (
+        "share of completions, of those that carry a label, whose reward could not be told; they take part in nothing"
+    ),
     "reward/num_unscorable": "number of such completions among those sampled",
     "reward/shaped_mean": (
         "mean reward that the baseline saw, over scorable completions of groups trained on: after shaping and after a "
@@ -33,8 +51,8 @@ METRICS: dict[str, str] = {
     ),
     "groups/zero_std_all_wrong": "share of the same groups that are such and whose known verdicts are all wrong",
     "groups/all_correct": (
-        "share of groups in which every completion is correct, whatever their rewards; one that is unscorable counts "
-        "against it"
+        "share of groups in which every completion is correct as the learner is told, whatever their rewards; one that "
+        "is unscorable counts against it"
     ),
     "groups/all_wrong": "share of groups in which every completion is wrong, likewise",
     "groups/kept_frac": "groups trained on / groups sampled in this rollout; below 1 under dynamic sampling",

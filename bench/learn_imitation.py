@@ -27,6 +27,7 @@ from bench.offline import (
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, token_logps
+from bench.prompting import encode_prompts
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from tasks.parts.problem import Problem
 
@@ -137,10 +138,11 @@ def worked_solutions(run: Run, model: LanguageModel, problems: Sequence[Problem]
         NothingToLearn: no prompt has a solution that fits.
     """
     budget = run.rollout.max_completion_tokens
+    encoded = [tuple(ids) for ids in encode_prompts(model, run.task, problems, run.prompt)]
     solved = {
-        Example(tuple(model.encode_prompt(p.prompt)), tuple(model.encode_completion(p.solution))): None
-        for p in problems
-        if p.solution is not None
+        Example(ids, tuple(model.encode_completion(problem.solution))): None
+        for ids, problem in zip(encoded, problems, strict=True)
+        if problem.solution is not None
     }
     examples = [example for example in solved if len(example.token_ids) <= budget]
     if not solved:
@@ -154,10 +156,9 @@ def worked_solutions(run: Run, model: LanguageModel, problems: Sequence[Problem]
             f"none of {len(solved)} worked solutions fits into rollout.max_completion_tokens = {budget}, end token "
             f"included: the shortest takes {shortest}"
         )
-    prompts = {tuple(model.encode_prompt(p.prompt)) for p in problems}
     found = {
         "imitation/num_completions": len(examples),
-        "imitation/prompts_used": len({example.prompt_ids for example in examples}) / len(prompts),
+        "imitation/prompts_used": len({example.prompt_ids for example in examples}) / len(set(encoded)),
         "imitation/too_long": 1 - len(examples) / len(solved),
         "tokens/generated": 0,
         "completions/generated": 0,
@@ -166,7 +167,7 @@ def worked_solutions(run: Run, model: LanguageModel, problems: Sequence[Problem]
 
 
 def accepted_samples(run: Run, source: AcceptedSamples, groups: Sequence[Group]) -> Material:
-    """The correct samples of each prompt, which may have come in several rounds of a small data set.
+    """The samples of each prompt that are correct as the learner is told; a prompt may have come in several rounds.
 
     Raises:
         NothingToLearn: no sample is correct.
@@ -176,7 +177,7 @@ def accepted_samples(run: Run, source: AcceptedSamples, groups: Sequence[Group])
         by_prompt.setdefault(group.prompt_ids, []).extend(group.members)
     examples: list[Example] = []
     for prompt, members in by_prompt.items():
-        correct = torch.tensor([float(member.grade.correct is True) for member in members])
+        correct = torch.tensor([float(member.observed is True) for member in members])
         texts = tuple(member.completion.token_ids for member in members)
         examples += [Example(prompt, texts[i]) for i in source.accepted(correct, texts)]
     if not examples:
@@ -190,6 +191,6 @@ def accepted_samples(run: Run, source: AcceptedSamples, groups: Sequence[Group])
     found = {
         "imitation/num_completions": len(examples),
         "imitation/prompts_used": len({example.prompt_ids for example in examples}) / len(by_prompt),
-        **sampling_metrics(groups),
+        **sampling_metrics(run.reward, groups),
     }
     return Material(examples, found)

@@ -19,6 +19,7 @@ from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequ
 from bench.rollout_metrics import (
     credit_metrics,
     critic_metrics,
+    imperfection_metrics,
     largest_gap,
     length_metrics,
     mismatch_metrics,
@@ -123,6 +124,11 @@ class OnlineLearner:
         rollouts = progress.update // self.updates_per_advance + 1
         planned = self.run.budget.updates // self.updates_per_advance
         if not progress.informative and rollouts >= min(PATIENCE, planned):
+            if not (progress.trained_tokens or any(group.labelled for group in collected.sampled)):
+                raise NothingToLearn(
+                    f"no prompt of the first {rollouts} rollouts carries a label: raise reward.sparsity = "
+                    f"{self.run.reward.sparsity:g}"
+                )
             scored = any(member.scorable for group in collected.sampled for member in group.members)
             # Tokens are trained on as soon as one completion can be scored, informative or not.
             if not (scored or progress.trained_tokens):
@@ -218,6 +224,7 @@ class OnlineLearner:
         compared = self.run.rollout.old_logp == "recomputed"
         return {
             **reward_metrics(collected.sampled),
+            **imperfection_metrics(self.run.reward, collected.sampled),
             "groups/kept_frac": len(collected.groups) / len(collected.sampled),
             "groups/rounds": collected.rounds,
             **length_metrics(collected.sampled),

@@ -29,7 +29,7 @@ from bench.offline import (
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
-from bench.seeding import generator
+from bench.seeding import generator, stream_key, uniforms
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,11 @@ class PairLearner:
         """Sample and pair with the policy as it is, which must be the starting policy; take its log-probabilities."""
         groups = sample_all(self.run, self.cast, self.sampler, self.instruments)
         memory = self.instruments.memory
-        by_group = [pairs_of(self.run, self.objective.pairing, group, i) for i, group in enumerate(groups)]
+        made = [all_pairs_of(self.run, self.objective.pairing, group, i) for i, group in enumerate(groups)]
+        by_group = [labelled(self.run, own, i) for i, own in enumerate(made)]
+        num_made = sum(map(len, made))
         self.pairs = [pair for pairs in by_group for pair in pairs]
-        self._check_pairs(groups)
+        self._check_pairs(groups, num_made)
         parts = [self.pairs[i : i + self._part] for i in range(0, len(self.pairs), self._part)]
         summed: list[Tensor] = []
         for i, part in enumerate(parts):
@@ -82,7 +84,8 @@ class PairLearner:
             "dpo/num_pairs": len(self.pairs),
             "dpo/prompts_used": sum(1 for pairs in by_group if pairs) / len(groups),
             "dpo/length_gap": self._length_gap(),
-            **sampling_metrics(groups),
+            **sampling_metrics(self.run.reward, groups),
+            **({"reward/labelled_rate": len(self.pairs) / num_made} if self.run.reward.sparsity < 1 else {}),
             **coverage(self.run),
         }
 
@@ -90,11 +93,13 @@ class PairLearner:
     def _part(self) -> int:
         return max(1, self.run.optimizer.microbatch_sequences // 2)
 
-    def _check_pairs(self, groups: Sequence[Group]) -> None:
+    def _check_pairs(self, groups: Sequence[Group], num_made: int) -> None:
         if self.pairs:
             return
+        if num_made:
+            raise NothingToLearn(f"none of the {num_made} preference pairs carries a label: raise reward.sparsity")
         members = [member for group in groups for member in group.members]
-        right = sum(1 for m in members if m.grade.correct)
+        right = sum(1 for m in members if m.observed)
         ended = sum(1 for m in members if m.completion.terminated)
         raise NothingToLearn(
             f"no preference pair in {len(groups)} prompts x {self.run.rollout.group_size} completions ({right} "
@@ -151,7 +156,20 @@ class PairLearner:
 
 
 def pairs_of(run: Run, pairing: GradedPairs, group: Group, index: int) -> list[Pair]:
-    """Pairs of group `index`: shuffle both sides, zip, cycle the shorter one; identical texts enter once."""
+    """Pairs of group `index` that carry a label: what training has of it."""
+    return labelled(run, all_pairs_of(run, pairing, group, index), index)
+
+
+def labelled(run: Run, pairs: list[Pair], index: int) -> list[Pair]:
+    """The pairs of group `index` that reward.sparsity leaves a label, each drawn for itself."""
+    if run.reward.sparsity == 1:
+        return pairs
+    (draws,) = uniforms([stream_key(run.seed, "pair label", index)], 0, len(pairs))
+    return [pair for pair, draw in zip(pairs, draws, strict=True) if draw < run.reward.sparsity]
+
+
+def all_pairs_of(run: Run, pairing: GradedPairs, group: Group, index: int) -> list[Pair]:
+    """All pairs of group `index`: shuffle both sides, zip, cycle the shorter one; identical texts enter once."""
     seen: dict[tuple[int, ...], int] = {}
     for i, member in enumerate(group.members):
         seen.setdefault(member.completion.token_ids, i)

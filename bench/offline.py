@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.config import Rollout, Run
+from bench.config import Reward, Rollout, Run
 from bench.instruments import Instruments
 from bench.learner import Cast
 from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
+from bench.rollout_metrics import imperfection_metrics, true_accuracy, unscorable_metrics
 from bench.seeding import generator
 from tasks.parts.problem import Problem
 
@@ -49,6 +50,8 @@ def sample_all(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments)
     instruments.memory.metering = False
     sampler.warn(groups)
     if not any(member.scorable for group in groups for member in group.members):
+        if not any(group.labelled for group in groups):
+            raise NothingToLearn(f"none of the {len(groups)} prompts carries a label: raise reward.sparsity")
         raise NothingToLearn(
             f"none of the {len(groups)} prompts x {run.rollout.group_size} completions could be scored: all of them "
             "are unscorable, so look at the grader and the gold answers"
@@ -56,16 +59,15 @@ def sample_all(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments)
     return groups
 
 
-def sampling_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def sampling_metrics(reward: Reward, groups: Sequence[Group]) -> dict[str, float]:
     """Rewards, verdicts and the cost of what was sampled before the first update. Unscorable ones enter no mean."""
     members = [member for group in groups for member in group.members]
     known = [member.reward for member in members if member.scorable]
-    lost = len(members) - len(known)
     return {
         "reward/mean": float(torch.tensor(known, dtype=torch.float64).mean()),
-        "reward/unscorable": lost / len(members),
-        "reward/num_unscorable": lost,
-        "reward/accuracy": float(torch.tensor([bit for group in groups for bit in group.correct]).nanmean()),
+        **unscorable_metrics(groups),
+        "reward/accuracy": true_accuracy(groups),
+        **imperfection_metrics(reward, groups),
         "tokens/generated": sum(len(m.completion.token_ids) for m in members),
         "completions/generated": len(members),
     }

@@ -1,9 +1,8 @@
-"""What several runs share, made once under a lock and cached by content: the starting model and its evaluation."""
+"""What several runs share, made once under a lock and cached by content; here the starting model."""
 
 import json
 import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,16 @@ import torch
 from filelock import FileLock
 from torch.nn.functional import cross_entropy
 
-from bench.config import PretrainedModel, PromptFormat, Run, TinyModel, WarmStart, model_digest
-from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
+from bench.config import PretrainedModel, PromptFormat, Run, TinyModel, WarmStart, model_digest, task_content
+from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.fingerprint import data_digest
 from bench.generate import sample
 from bench.models import LanguageModel, create_tiny, load_folder, load_pretrained, save_folder
 from bench.policy import Sequences, completion_logits
 from bench.progress import progress
+from bench.prompting import encode_prompts
 from bench.seeding import stream_key
 from bench.store import write_json
-from bench.tracking import TrackingError, prepare_store
 from tasks.parts.problem import ProceduralTask, Task
 
 MARKER = "made.json"
@@ -74,10 +73,10 @@ def start_content(run: Run) -> dict[str, Any]:
     if isinstance(run.model, PretrainedModel):
         content["model"]["path"] = model_digest(run.model)
     if run.warm_start is not None:
-        content |= {"task": dump["task"], "task_version": run.task.version}
+        content |= {**task_content(run.task), "prompt": dump["prompt"], "alphabet": run.alphabet}
         content |= {name: dump["rollout"][name] for name in ("max_completion_tokens", "temperature")}
     elif isinstance(run.model, TinyModel):
-        content |= {"alphabet": run.task.alphabet, "seed": run.seed}
+        content |= {"alphabet": run.alphabet, "seed": run.seed}
     return content
 
 
@@ -98,7 +97,7 @@ def _initial_format(run: Run) -> PromptFormat:
 
 def _initial(run: Run, seed: int) -> LanguageModel:
     if isinstance(run.model, TinyModel):
-        return create_tiny(run.model, run.task.alphabet, seed)
+        return create_tiny(run.model, run.alphabet, seed)
     return load_pretrained(run.model)
 
 
@@ -135,7 +134,7 @@ def _fine_tune(
 ) -> float:
     """One step on the mean cross-entropy per solution token, end token included; returns the loss."""
     problems = _solved(run.task, config, update)
-    prompts = [model.encode_prompt(problem.prompt) for problem in problems]
+    prompts = encode_prompts(model, run.task, problems, run.prompt)
     solutions = [model.encode_completion(problem.solution or "") for problem in problems]
     sequences = Sequences.of(prompts, solutions, model.pad_id)
     logits, mask = completion_logits(model.network, sequences), sequences.mask
@@ -166,55 +165,6 @@ def _check(run: Run, config: WarmStart, model: LanguageModel) -> float:
         max_completion_tokens=run.rollout.max_completion_tokens,
         seed=config.seed,
         purpose="warm start check",
+        prompt=run.prompt,
     )
     return pass_at_1(evaluate(model, run.task, plan, sample))
-
-
-def evaluation_plan(run: Run, purpose: str, seed: int) -> Plan:
-    """The run's one evaluation on the test split."""
-    config = run.evaluation
-    return Plan(
-        split="test",
-        problems=config.problems,
-        samples=config.samples,
-        temperature=config.temperature,
-        max_completion_tokens=run.rollout.max_completion_tokens,
-        seed=seed,
-        purpose=purpose,
-    )
-
-
-def start_evaluation(run: Run, start: Start) -> Path:
-    """Folder with the starting model's evaluation, `start.*`; sampled once for all runs that share it."""
-    dump = run.dump()
-    content = {**start_content(run), "task": dump["task"], "task_version": run.task.version}
-    content |= {"evaluation": dump["evaluation"], "max_completion_tokens": run.rollout.max_completion_tokens}
-
-    def make(folder: Path) -> dict[str, Any]:
-        torch.set_num_threads(run.threads if run.warm_start is None else run.warm_start.threads)
-        plan = evaluation_plan(run, "evaluation of the start", 0)
-        with progress("evaluating the starting model", plan.problems * plan.samples) as advance:
-            evaluated = evaluate(start.model, run.task, plan, sample, advance=lambda done: advance(done, ""))
-        about = {"task": dump["task"], "model": "starting model"}
-        write_evaluation(folder, "start", evaluated, plan, run.evaluation.all_ks, about)
-        return {}
-
-    return cached(Path(run.output.cache), "start_evaluation", content, make)
-
-
-def prepare(runs: Sequence[Run]) -> None:
-    """Make whatever these runs share, the tracker's experiment first; what is there already is left alone."""
-    for uri, sweep in {(run.tracking_uri, run.output.sweep): None for run in runs if run.tracking.enabled}:
-        try:
-            prepare_store(uri, sweep)
-        except TrackingError as error:
-            print(f"{error}. Runs go on; their files have everything.", file=sys.stderr)
-    done: set[str] = set()
-    for run in runs:
-        key = data_digest({**start_content(run), "evaluation": run.dump()["evaluation"]})
-        if key in done:
-            continue
-        done.add(key)
-        start = starting_model(run)
-        if run.evaluation.start:
-            start_evaluation(run, start)

@@ -4,12 +4,16 @@ import difflib
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
 from tasks.parts.problem import DatasetTask, Problem, ProceduralTask, Source, Split, Task
 
 if TYPE_CHECKING:
     import datasets
+
+
+_READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+"""The reader of `datasets` for each kind of file."""
 
 
 def load_problems(task: Task, split: Split, start: int, count: int) -> list[Problem]:
@@ -41,15 +45,40 @@ def num_problems(task: Task, split: Split) -> int | None:
     if isinstance(task, ProceduralTask):
         return task.num_problems(split)
     assert isinstance(task, DatasetTask), "a task either makes its problems or reads them"
-    return len(_read(task, split))
+    return len(_read(task, split)) if split in task.source.splits else 0
+
+
+def problem_of(task: Task, problem_id: str) -> Problem:
+    """The problem of that id, "gsm8k/test/17".
+
+    Raises:
+        ValueError: the task has no such problem, or its data cannot be read.
+    """
+    name, _, index = problem_id.rpartition("/")
+    split = name.rpartition("/")[2]
+    if _is_split(split) and index.isdecimal():
+        if isinstance(task, ProceduralTask):
+            problem = task.generate(split, int(index))
+        else:
+            assert isinstance(task, DatasetTask), "a task either makes its problems or reads them"
+            problem = next((problem for problem in _read(task, split) if problem.id == problem_id), None)
+        if problem is not None and problem.id == problem_id:
+            return problem
+    raise ValueError(f"{task.name} has no problem {problem_id!r}")
+
+
+def _is_split(text: str) -> TypeGuard[Split]:
+    return text in get_args(Split)
 
 
 def _check_split(split: str) -> None:
-    if split not in get_args(Split):
+    if not _is_split(split):
         raise ValueError(f'split: "{split}" given, must be one of {", ".join(get_args(Split))}')
 
 
 def _read(task: DatasetTask, split: Split) -> tuple[Problem, ...]:
+    if split not in task.source.splits:
+        raise ValueError(f"{task.name} has no {split} split, only {', '.join(task.source.splits)}")
     file = _local_file(task, split)
     stat = file.stat() if file else None
     return _problems(task, split, file, (stat.st_mtime_ns, stat.st_size) if stat else None)
@@ -61,14 +90,14 @@ def _local_file(task: DatasetTask, split: Split) -> Path | None:
         return None
     path, name = Path(task.path).expanduser(), task.source.files[split]
     if path.is_file():
-        if path.name != name:
+        if path.name != name and len(set(task.source.files.values())) > 1:
             raise ValueError(
                 f"{task.name}: {split} is read from {name}, but task.path is the file {path}: give its folder"
             )
         return path
     if not (path / name).is_file():
-        there = sorted(file.name for file in path.glob("*.jsonl"))
-        found = f"the folder has {', '.join(there) or 'no .jsonl file'}" if path.is_dir() else "there is no such folder"
+        there = sorted(file.name for file in path.glob("*") if file.suffix in _READERS)
+        found = f"the folder has {', '.join(there) or 'no data file'}" if path.is_dir() else "there is no such folder"
         raise ValueError(f"{task.name}: {path / name} with the {split} problems does not exist; {found}")
     return path / name
 
@@ -88,6 +117,8 @@ def _problems(task: DatasetTask, split: Split, file: Path | None, stamp: object)
     failures: list[str] = []
     for index, row in enumerate(_rows(task, split, file)):
         try:
+            if not task.selects(row):
+                continue
             problems.append(task.from_row(split, index, row))
         except ValueError as error:
             failures.append(f"row {index}: {error}")
@@ -128,8 +159,10 @@ def _table(source: Source, hub_split: str, file: Path | None) -> "datasets.Datas
         # The converted copy lives in memory: nothing is left in the user's cache or beside the data.
         with tempfile.TemporaryDirectory() as cache:
             files = {hub_split: str(file)}
+            if file.suffix not in _READERS:
+                raise ValueError(f"must end with one of {', '.join(_READERS)}")
             table = datasets.load_dataset(
-                "json", data_files=files, split=hub_split, cache_dir=cache, keep_in_memory=True
+                _READERS[file.suffix], data_files=files, split=hub_split, cache_dir=cache, keep_in_memory=True
             )
     assert isinstance(table, datasets.Dataset)
     return table

@@ -3,17 +3,21 @@
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 
 import torch
 
 from algorithms.axes.selection import DropUniformGroups, Selection
-from bench.config import Reward, Run
+from bench.config import Run
 from bench.generate import Completion, Generator
 from bench.instruments import Instruments
 from bench.models import LanguageModel
 from bench.policy import Sequences
 from bench.problems import load_problems, num_problems
+from bench.prompting import encode_prompts
+from bench.rewards import Rewarder, Sample
 from bench.seeding import generator, stream_key
 from tasks.parts.problem import Grade, Problem, ProceduralTask, Task
 
@@ -34,6 +38,12 @@ class Graded:
     text: str
     grade: Grade
     reward: float
+    observed: bool | None
+    """The verdict that the learner is told: the grade's, unless the run's reward is made imperfect."""
+    labelled: bool = True
+    """False: its prompt carries no label, so there is neither a reward nor a verdict to be told."""
+    failures: int = 0
+    """How many of the user's reward functions failed on it."""
 
     @property
     def scorable(self) -> bool:
@@ -48,17 +58,28 @@ class Group:
     problem: Problem
     prompt_ids: tuple[int, ...]
     members: tuple[Graded, ...]
+    round: int = 0
+    """Round of sampling that it came in, and where in it: what the draws of its rewards depend on."""
+    position: int = 0
 
     @property
     def correct(self) -> list[float]:
-        """The verifier's bit of each member; NaN where it could not tell."""
-        return [float("nan") if m.grade.correct is None else float(m.grade.correct) for m in self.members]
+        """The bit of each member that the learner is told; NaN where there is none."""
+        return [float("nan") if m.observed is None else float(m.observed) for m in self.members]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its prompt carries a label; a prompt has one for all of its completions or for none."""
+        return all(member.labelled for member in self.members)
 
     @property
     def verdict(self) -> str:
-        """What the known verdicts of the group say together: right, wrong, mixed; unscorable where none is known."""
-        known = {m.grade.correct for m in self.members} - {None}
-        return "unscorable" if not known else "mixed" if len(known) > 1 else "right" if True in known else "wrong"
+        """What the known verdicts of the group say together: right, wrong, mixed; unscorable where none is known, and
+        unlabelled where none could be."""
+        known = {m.observed for m in self.members} - {None}
+        if not known:
+            return "unscorable" if self.labelled else "unlabelled"
+        return "mixed" if len(known) > 1 else "right" if True in known else "wrong"
 
 
 @dataclass(frozen=True)
@@ -110,13 +131,25 @@ class PromptStream:
         return {"prompts/seen": seen, "prompts/unseen": self.size - seen}
 
 
-def whole_reward(weights: Reward, task: Task, problem: Problem, text: str, grade: Grade) -> float:
-    """The run's reward of one completion: the verifier's verdict and the format score, weighted; NaN if unscorable."""
-    if grade.correct is None:
-        return float("nan")
-    verdict = weights.correct if grade.correct else weights.wrong
-    form: float | None = task.format_score(problem, text) if weights.format else 0.0
-    return float("nan") if form is None else verdict + weights.format * form
+def rewarded(rewarder: Rewarder, groups: Sequence[Group]) -> list[Group]:
+    """The same completions with the rewards, and the verdicts to be told, of a run; their grades stay."""
+    samples = [
+        Sample(
+            problem=group.problem,
+            text=member.text,
+            grade=member.grade,
+            round=group.round,
+            position=group.position,
+            member=i,
+        )
+        for group in groups
+        for i, member in enumerate(group.members)
+    ]
+    worths = iter(rewarder.worths(samples))
+    return [
+        replace(group, members=tuple(replace(member, **vars(next(worths))) for member in group.members))
+        for group in groups
+    ]
 
 
 @dataclass(frozen=True)
@@ -127,13 +160,19 @@ class Sampler:
     task: Task
     generate: Generator
     instruments: Instruments
+    log: Path | None = None
+    """Where failures of the user's reward functions are written, as JSON lines."""
     told: set[str] = field(default_factory=set[str])
     """Warnings that were given, so that each comes once."""
+
+    @cached_property
+    def rewarder(self) -> Rewarder:
+        return Rewarder(self.run, self.log)
 
     def groups(self, model: LanguageModel, problems: Sequence[Problem], round_index: int) -> list[Group]:
         """Sample and grade `rollout.group_size` completions of each problem."""
         rollout = self.run.rollout
-        prompts = [model.encode_prompt(problem.prompt) for problem in problems]
+        prompts = encode_prompts(model, self.task, problems, self.run.prompt)
         keys = [
             [stream_key(self.run.seed, "rollout", round_index, i, problem.id, m) for m in range(rollout.group_size)]
             for i, problem in enumerate(problems)
@@ -148,17 +187,29 @@ class Sampler:
             prompt=sum(map(len, prompts)) * rollout.group_size, generated=generated, completions=len(flat)
         )
         with self.instruments.phase("reward"):
-            graded = [[self.grade(model, p, c) for c in own] for p, own in zip(problems, completions, strict=True)]
-        return [
-            Group(problem, tuple(prompt), tuple(members))
-            for problem, prompt, members in zip(problems, prompts, graded, strict=True)
-        ]
+            graded = iter(self._graded(model, problems, completions))
+            groups = [
+                Group(problem, tuple(prompt), tuple(next(graded) for _ in own), round_index, i)
+                for i, (problem, prompt, own) in enumerate(zip(problems, prompts, completions, strict=True))
+            ]
+            return rewarded(self.rewarder, groups)
 
-    def grade(self, model: LanguageModel, problem: Problem, completion: Completion) -> Graded:
-        """Decode and grade one completion."""
-        text = model.decode(completion.token_ids)
-        grade = self.task.grade(problem, text, truncated=not completion.terminated)
-        return Graded(completion, text, grade, whole_reward(self.run.reward, self.task, problem, text, grade))
+    def _graded(
+        self, model: LanguageModel, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]
+    ) -> list[Graded]:
+        """All completions decoded and graded, at once so that slow verdicts are found side by side; no rewards yet."""
+        flat = [(p, c) for p, own in zip(problems, completions, strict=True) for c in own]
+        texts = [model.decode(completion.token_ids) for _, completion in flat]
+        grades = self.task.grade_all(
+            [
+                (problem, text, not completion.terminated)
+                for (problem, completion), text in zip(flat, texts, strict=True)
+            ]
+        )
+        return [
+            Graded(completion, text, grade, math.nan, grade.correct)
+            for (_, completion), text, grade in zip(flat, texts, grades, strict=True)
+        ]
 
     def collect(
         self,
@@ -200,16 +251,22 @@ class Sampler:
 
 
 def unscorable_line(groups: Sequence[Group]) -> str | None:
-    """How many completions have no reward, in which problems, and where to look; None where all have one."""
+    """How many completions have no reward, in which problems, and where to look; None where all have one.
+
+    Prompts that were not meant to carry a label are no failure, and are left out.
+    """
+    groups = [group for group in groups if group.labelled]
     lost = [member for group in groups for member in group.members if not member.scorable]
     if not lost:
         return None
     wholly = sum(1 for group in groups if not any(member.scorable for member in group.members))
     ids = list(dict.fromkeys(g.problem.id for g in groups if not all(member.scorable for member in g.members)))
     more = f" and {len(ids) - IDS_NAMED} more" if len(ids) > IDS_NAMED else ""
+    failed = any(member.failures for member in lost)
+    where = "the reward functions with" if failed else "the grader and the gold answers of"
     return (
         f"{len(lost)} of {sum(len(group.members) for group in groups)} completions are unscorable, {wholly} of "
-        f"{len(groups)} groups wholly; they take part in nothing: look at the grader and the gold answers of "
+        f"{len(groups)} groups wholly; they take part in nothing: look at {where} "
         f"{', '.join(ids[:IDS_NAMED])}{more}"
     )
 
@@ -230,10 +287,13 @@ def _exhaustion(
 ) -> str:
     """Why the groups were passed over, and what would help against the most frequent reason."""
     verdicts = [group.verdict for group in passed_over]
-    counts = {kind: verdicts.count(kind) for kind in ("right", "wrong", "unscorable")}
-    right, wrong, unscorable = (f"{count} ({count / sampled:.0%})" for count in counts.values())
+    counts = {kind: verdicts.count(kind) for kind in ("right", "wrong", "unscorable", "unlabelled")}
+    right, wrong, unscorable, unlabelled = (f"{count} ({count / sampled:.0%})" for count in counts.values())
+    without = f", {unlabelled} without a label" if counts["unlabelled"] else ""
     most = max(counts, key=lambda kind: counts[kind])
-    if most == "unscorable":
+    if most == "unlabelled":
+        advice = "raise reward.sparsity or objective.selection.max_rounds: a group without a label teaches nothing"
+    elif most == "unscorable":
         advice = "look at the grader and the gold answers: a group without a verdict teaches nothing"
     else:
         # The other two ways of going on train on the groups found; with none there is nothing but uniform ones.
@@ -245,7 +305,7 @@ def _exhaustion(
     return (
         f"dynamic sampling found {found} of {wanted} groups with both right and wrong completions in "
         f"{selection.max_rounds} rounds ({sampled} groups sampled; by their known verdicts {right} all right, {wrong} "
-        f"all wrong, {unscorable} unscorable): {advice}"
+        f"all wrong, {unscorable} unscorable{without}): {advice}"
     )
 
 

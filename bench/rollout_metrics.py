@@ -18,12 +18,13 @@ from algorithms.axes.mismatch import Mismatch, NoCorrection, SequenceMask, Seque
 from algorithms.axes.penalty import kl_estimate
 from algorithms.axes.ratio import LARGEST_LOG_RATIO, held_exp
 from algorithms.axes.value import explained_variance
+from bench.config import Reward
 from bench.rollout import Graded, Group
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Rewards and verdicts of sampled groups. Unscorable completions enter no mean, groups of nothing else no share of
-    ties: what has no reward has no equal rewards."""
+    ties: what has no reward has no equal rewards. Those without a label are no failures to score."""
     rewards = torch.tensor([[m.reward for m in group.members] for group in groups], dtype=torch.float64)
     bits = torch.tensor([group.correct for group in groups], dtype=torch.float64)
     scorable = rewards.isfinite()
@@ -39,15 +40,48 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "reward/mean": float(known.mean()),
         "reward/std": _std(known),
         "reward/within_group_std": float(torch.stack(spreads).mean()) if spreads else math.nan,
-        "reward/accuracy": float(bits.nanmean()),
-        "reward/unscorable": float((~scorable).double().mean()),
-        "reward/num_unscorable": int((~scorable).sum()),
+        "reward/accuracy": true_accuracy(groups),
+        "reward/num_timed_out": sum(m.grade.timed_out for group in groups for m in group.members),
+        **unscorable_metrics(groups),
         "groups/frac_zero_std": _mean(flat[scored].double()),
         "groups/zero_std_all_correct": _mean((flat & told & right.all(dim=1))[scored].double()),
         "groups/zero_std_all_wrong": _mean((flat & told & wrong.all(dim=1))[scored].double()),
         "groups/all_correct": float((bits == 1).all(dim=1).double().mean()),
         "groups/all_wrong": float((bits == 0).all(dim=1).double().mean()),
     }
+
+
+def true_accuracy(groups: Sequence[Group]) -> float:
+    """Share that the verifier calls correct, of what it could grade, whatever the learner is told."""
+    bits = [float(m.grade.correct) for group in groups for m in group.members if m.grade.correct is not None]
+    return _mean(torch.tensor(bits, dtype=torch.float64))
+
+
+def unscorable_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """How many completions that carry a label have no reward all the same."""
+    members = [member for group in groups for member in group.members if member.labelled]
+    lost = sum(not member.scorable for member in members)
+    return {"reward/unscorable": lost / len(members) if members else math.nan, "reward/num_unscorable": lost}
+
+
+def imperfection_metrics(reward: Reward, groups: Sequence[Group]) -> dict[str, float]:
+    """What a reward other than the plain verdict tells the learner, against the truth; empty for the plain verdict."""
+    members = [member for group in groups for member in group.members]
+    metrics: dict[str, float] = {}
+    if reward.noise is not None or reward.source != "verifier":
+        both = [(m.grade.correct, m.observed) for m in members if None not in (m.grade.correct, m.observed)]
+        told = [float(m.observed) for m in members if m.observed is not None]
+        metrics = {
+            "reward/observed_accuracy": _mean(torch.tensor(told, dtype=torch.float64)),
+            "reward/false_positives": both.count((False, True)),
+            "reward/false_negatives": both.count((True, False)),
+            "reward/flip_rate": sum(true != seen for true, seen in both) / len(both) if both else math.nan,
+        }
+    if reward.functions:
+        metrics["reward/failures"] = sum(member.failures for member in members)
+    if reward.sparsity < 1:
+        metrics["reward/labelled_rate"] = sum(group.labelled for group in groups) / len(groups)
+    return metrics
 
 
 def length_metrics(groups: Sequence[Group]) -> dict[str, float]:

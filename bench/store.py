@@ -297,12 +297,23 @@ class RunRecord:
         value = _read_json(self.directory / "alarms.json").value
         return value if isinstance(value, list) else None
 
+    @cached_property
+    def overlap(self) -> dict[str, Any] | None:
+        """How many test problems occur in the training data, or why none can."""
+        value = _read_json(self.directory / "overlap.json").value
+        return value if isinstance(value, dict) else None
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """Names of the evaluations that have estimates, readable or not, in order."""
+        return tuple(self._evaluations)
+
     def manifest(self, name: str) -> dict[str, Any] | None:
-        """What an evaluation ("start" or "test") was made of: task, split, samples, temperature, rates."""
+        """What an evaluation ("start", "test", "test_<task>") was made of: task, split, samples, temperature, rates."""
         return _read_json(self.directory / "eval" / f"{name}.json").value
 
     def estimates(self, name: str) -> Estimates | None:
-        """The estimates for each problem of an evaluation ("start" or "test")."""
+        """The estimates for each problem of an evaluation ("start", "test", "test_<task>")."""
         return self._evaluations[name].value if name in self._evaluations else None
 
     @cached_property
@@ -314,7 +325,7 @@ class RunRecord:
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything in the directory that is there and cannot be read."""
         logs = [read_jsonl(self.directory / name).problems for name in ("metrics.jsonl", "timings.jsonl")]
-        documents = [self.directory / name for name in ("memory.json", "throughput.json", "alarms.json")]
+        documents = [self.directory / f"{name}.json" for name in ("memory", "throughput", "alarms", "overlap")]
         documents += sorted(self.directory.glob("eval/*.json"))
         reads = [*map(_read_json, documents), *self._evaluations.values()]
         found = [read.problem for read in reads if read.problem]

@@ -20,7 +20,8 @@ from bench import checkpoint, store
 from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
 from bench.config import Run
-from bench.evaluation.driver import Plan, evaluate, pass_at_1, write_evaluation
+from bench.evaluation.driver import Plan, evaluate, pass_at_1
+from bench.evaluations import copy_evaluation, evaluate_final, start_evaluations
 from bench.generate import ContextTooSmall, NotFinite, sample
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
@@ -31,7 +32,7 @@ from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
 from bench.models import Critic, LanguageModel, ModelUnavailable, save_folder
 from bench.optimize import Diverged, adamw
-from bench.prepare import PreparationFailed, Start, evaluation_plan, start_evaluation, starting_model
+from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
 from bench.rollout import NothingToLearn, Sampler
@@ -124,7 +125,8 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     store.write_json(directory / "formula.json", formula)
     start = starting_model(run)
     if run.evaluation.start:
-        copy_evaluation(start_evaluation(run, start), directory / "eval")
+        for name, folder in start_evaluations(run, start):
+            copy_evaluation(name, folder, directory / "eval")
     torch.set_num_threads(run.threads)
     cast = make_cast(run, start.model)
     instruments = Instruments(PhaseClock(device_clock(run.device)), MemoryMeter(run.device))
@@ -227,6 +229,7 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
             max_completion_tokens=job.run.rollout.max_completion_tokens,
             seed=job.run.seed,
             purpose="validation",
+            prompt=job.run.prompt,
         )
         with job.instruments.phase("validation"):
             score = pass_at_1(evaluate(job.policy, job.run.task, plan, sample))
@@ -284,20 +287,11 @@ def finish(job: Job) -> None:
     save_folder(policy, job.checkpoints / "final")
     digest = checkpoint.weights_digest(policy.network)
     store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
-    plan = evaluation_plan(run, "evaluation", run.seed)
-    with progress(f"evaluating {run.algorithm} seed {run.seed}", plan.problems * plan.samples) as advance:
-        evaluated = evaluate(policy, run.task, plan, sample, advance=lambda done: advance(done, ""))
-    about = {"task": run.dump()["task"], "model": f"{run.algorithm} seed {run.seed} update {chosen}"}
-    write_evaluation(job.directory / "eval", "test", evaluated, plan, run.evaluation.all_ks, about)
+    about = {"model": f"{run.algorithm} seed {run.seed} update {chosen}", "weights_sha256": digest}
+    evaluate_final(run, policy, job.directory / "eval", about)
     store.write_json(job.directory / "memory.json", job.instruments.memory.report())
     timings = store.read_jsonl(job.directory / "timings.jsonl").records
     store.write_json(job.directory / "throughput.json", throughput(timings))
-
-
-def copy_evaluation(source: Path, target: Path) -> None:
-    """Copy a shared evaluation into the run, which is then sufficient by itself; the manifest comes last."""
-    for suffix in ("parquet", "estimates.parquet", "jsonl.zst", "json"):
-        store.write_bytes(target / f"start.{suffix}", (source / f"start.{suffix}").read_bytes())
 
 
 def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:

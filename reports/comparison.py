@@ -1,86 +1,145 @@
-"""Comparison: every algorithm against every other, paired by problem and seed, and which pairs are told apart."""
+"""Comparison: every algorithm against every other, paired by problem and seed, and which of them tie with the best."""
 
 from collections.abc import Sequence
-from itertools import combinations
+from math import isnan
 
 import numpy as np
 
-from bench.evaluation import Estimates
-from bench.statistics import PROBLEMS, SEEDS_AND_PROBLEMS, Interval, align, crossed_interval, paired_difference
+from bench.statistics import PROBLEMS, SEEDS_AND_PROBLEMS, TiedSet, tied_with_best
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
 from reports.parts.page import Block, Page, Text, sections, sentences, slug
-from reports.parts.scores import NAMES, Measure, ks_of, new_seeds, protocol, tested, values
+from reports.parts.pairs import ALGORITHMS, ALPHA, Comparison, compare, score_tables
+from reports.parts.scores import NAMES, Measure, bracket, cautions, evaluated, measures_of, new_seeds, protocol
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 
 position = 25
 
+MANY_PAIRS = 21
+"""Above it, the page shows only the pairs with an arm that is best by some measure; the CSV file has all."""
+
 
 def render(runs: Sequence[RunRecord]) -> Page:
-    """A table for each task with at least two arms."""
+    """Two tables for each task with at least two arms."""
     return Page("comparison", "Comparison", sections(arms_of(runs), _of_task))
 
 
-def difference(first: Arm, second: Arm, measure: Measure, k: int) -> Interval | None:
-    """First minus second, over the seeds and problems that both have; None where they share none.
-
-    With two common seeds or more the interval is for new training seeds and new problems; with one it is for these two
-    checkpoints and new problems.
-    """
-    one, other = ({run.seed: test for run, test in tested(arm)} for arm in (first, second))
-    seeds = [seed for seed in one if seed in other]
-    if not seeds or len({frozenset(side[seed].problem_id) for side in (one, other) for seed in seeds}) > 1:
-        return None
-    ids = one[seeds[0]].problem_id
-    left, right = (np.array([_aligned(side[seed], ids, measure, k) for seed in seeds]) for side in (one, other))
-    if len(seeds) > 1:
-        return crossed_interval(left - right)
-    return paired_difference(ids, left, ids, right).interval
-
-
-def _aligned(estimates: Estimates, ids: Sequence[str], measure: Measure, k: int) -> np.ndarray:
-    return values(estimates, measure, k)[align(ids, estimates.problem_id)]
-
-
 def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
-    ks = ks_of(arms)
-    pairs = list(combinations([arm for arm in arms if tested(arm)], 2))
-    if not pairs or not ks:
+    measures = measures_of(arms)
+    if len([arm for arm in arms if evaluated(arm)]) < 2 or not measures:
         return [Text("Nothing to compare: fewer than two algorithms were evaluated.")]
-    scores: list[tuple[Measure, int]] = [("pass", ks[0]), ("pass", ks[-1]), ("maj", ks[-1])]
-    scores = list(dict.fromkeys(scores))
-    rows, records, apart = [], [], []
-    for first, second in pairs:
-        found = [difference(first, second, measure, k) for measure, k in scores]
-        told = [f"{NAMES[measure]}@{k}" for (measure, k), one in zip(scores, found, strict=True) if _excludes_zero(one)]
-        apart += [f"{first.label} and {second.label} ({', '.join(told)})"] if told else []
-        rows.append(cells(f"{first.label} - {second.label}", *map(_cell, found)))
-        for (measure, k), one in zip(scores, found, strict=True):
-            numbers = {"difference": one.mean, "low": one.low, "high": one.high} if one else {}
-            estimand = {"n": one.n, "estimand": one.estimand} if one else {}
-            keys = {"task": task, "first": first.label, "second": second.label, "measure": f"{measure}@{k}"}
-            records.append({**keys, **numbers, **estimand})
-    verdict = f"Intervals that exclude 0: {'; '.join(apart)}." if apart else "No pair is told apart at this size."
-    verdict = verdict if any("n" in record for record in records) else "No pair shares seeds and problems."
-    labels = sorted({str(r["estimand"]).replace("new training seeds", new_seeds(arms)) for r in records if "n" in r})
-    few = any(r.get("estimand") == SEEDS_AND_PROBLEMS and r["n"] <= 3 for r in records)
+    best = {one: tied_with_best(score_tables(arms, *one)) for one in measures}
+    return [_best_table(task, arms, best), _pair_table(task, arms, measures, {tied.best for tied in best.values()})]
+
+
+def _best_table(task: str, arms: Sequence[Arm], best: dict[tuple[Measure, int], TiedSet]) -> Table:
+    rows, records = [], []
+    for (measure, k), found in best.items():
+        unknown = [name for name, p in found.adjusted.items() if isnan(p)]
+        tied = [name for name in found.tied[1:] if name not in unknown]
+        below = [f"{name} ({_p(found.adjusted[name])})" for name in found.adjusted if name not in (*tied, *unknown)]
+        known = [row for row in score_tables(arms, measure, k)[found.best] if np.isfinite(row).all()]
+        if not known:
+            rows.append(cells(f"{NAMES[measure]}@{k}", *[NOT_AVAILABLE] * 4))
+            continue
+        mean = float(np.mean(known))
+        lists = [", ".join(tied) or "none", ", ".join(below) or "none"]
+        lists[1] += f"; not comparable: {', '.join(unknown)}" if unknown else ""
+        rows.append(cells(f"{NAMES[measure]}@{k}", found.best, *lists, number(mean)))
+        record = {"task": task, "measure": f"{measure}@{k}", "best": found.best, "mean": mean, "rule": found.rule}
+        records += [
+            {**record, "arm": name, "adjusted_p": p, "difference": found.differences[name].mean, "tied": name in tied}
+            for name, p in found.adjusted.items()
+        ]
+    differences = [one for found in best.values() for one in found.differences.values()]
+    one_seed = any(one.estimand == PROBLEMS and not isnan(one.mean) for one in differences)
     caption = sentences(
-        f"First minus second, paired by seed and problem; 95 % interval ({'; '.join(labels) or NOT_AVAILABLE}).",
-        f"{verdict} Pairs: {len(pairs)}, intervals: {len(records)}, no correction for several comparisons.",
-        "With 2 or 3 seeds an interval over seeds can cover less, about 90 %." if few else "",
+        "The highest mean by each measure, and the set that is statistically tied with it.",
+        f"Rule: {next(iter(best.values())).rule}; tied is an adjusted p above {ALPHA:g} "
+        f"({new_seeds(arms)}, new problems). Tied means not told apart at this size, not equal.",
+        "Pairs with one common seed are compared as checkpoints only." if one_seed else "",
+        cautions(differences, ""),
         protocol(arms),
     )
-    columns = ("Pair", *(f"{NAMES[measure]}@{k}" for measure, k in scores))
-    return [Table(f"comparison_{slug(task)}", caption, columns, tuple(rows), tuple(records))]
+    columns = ("Measure", "Best", "Tied with the best", "Below it", "Mean of the best")
+    return Table(f"best_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=4)
 
 
-def _excludes_zero(interval: Interval | None) -> bool:
-    return interval is not None and (interval.low > 0 or interval.high < 0)
+def _pair_table(task: str, arms: Sequence[Arm], measures: Sequence[tuple[Measure, int]], best: set[str]) -> Table:
+    found = compare(arms, measures)
+    pairs = list(dict.fromkeys((one.first, one.second) for one in found))
+    shown = [pair for pair in pairs if len(pairs) <= MANY_PAIRS or best & set(pair)]
+    columns = ("Pair", *(f"{NAMES[measure]}@{k}" for measure, k in measures))
+    of_pair = {pair: [one for one in found if (one.first, one.second) == pair] for pair in shown}
+    rows = [cells(f"{first} - {second}", *map(_cell, of)) for (first, second), of in of_pair.items()]
+    caption = sentences(
+        "First minus second, paired by seed and problem.",
+        _labels(arms, found),
+        f"Family for Holm's correction, named before the results: {_count(pairs, 'pair')} x "
+        f"{_count(measures, 'measure')} = {_count(found, 'comparison')}; adjusted p in the CSV file. Bold: adjusted p "
+        f"at most {ALPHA:g} for the second.",
+        _verdict(found),
+        f"Shown: the {len(shown)} of {len(pairs)} pairs with an algorithm that is best by some measure."
+        if len(shown) < len(pairs)
+        else "",
+        cautions([interval for one in found for interval in one.intervals.values()]),
+        protocol(arms),
+    )
+    records = [_record(task, one) for one in found]
+    return Table(f"comparison_{slug(task)}", caption, columns, tuple(rows), tuple(records))
 
 
-def _cell(interval: Interval | None) -> Cell:
-    if interval is None:
+def _labels(arms: Sequence[Arm], found: Sequence[Comparison]) -> str:
+    """What the brackets are."""
+    estimands = {estimand for one in found for estimand in one.intervals}
+    if not estimands:
+        return "No pair shares seeds and problems."
+    algorithms = (
+        f"First bracket: 95 % t interval over seeds (these problems, {new_seeds(arms)}); second: 95 % interval over "
+        f"seeds and problems ({new_seeds(arms)}, new problems)."
+    )
+    checkpoints = f"One common seed: 95 % interval over problems ({PROBLEMS})."
+    return sentences(algorithms if estimands & set(ALGORITHMS) else "", checkpoints if PROBLEMS in estimands else "")
+
+
+def _verdict(found: Sequence[Comparison]) -> str:
+    apart: dict[str, list[str]] = {}
+    for one in found:
+        if one.apart:
+            apart.setdefault(f"{one.first} and {one.second}", []).append(f"{NAMES[one.measure]}@{one.k}")
+    if not apart:
+        return "No pair is told apart at this size."
+    return f"Pairs told apart: {len(apart)}." if len(apart) > 6 else f"Told apart: {_listed(apart)}."
+
+
+def _listed(apart: dict[str, list[str]]) -> str:
+    return "; ".join(f"{pair} ({', '.join(measures)})" for pair, measures in apart.items())
+
+
+def _cell(one: Comparison) -> Cell:
+    if not one.intervals:
         return Cell(NOT_AVAILABLE)
-    low, high = (number(bound, 3, sign=True) for bound in (interval.low, interval.high))
-    label = ("checkpoint-level only",) if interval.estimand == PROBLEMS else ()
-    return Cell(number(interval.mean, 3, sign=True), (f"[{low}, {high}]", *label))
+    brackets = [bracket(interval, sign=True) for interval in one.intervals.values()]
+    label = ("checkpoint-level only",) if PROBLEMS in one.intervals else ()
+    mean = next(iter(one.intervals.values())).mean
+    return Cell(number(mean, sign=True), (*brackets, *label), bold=one.apart)
+
+
+def _record(task: str, one: Comparison) -> dict[str, object]:
+    keys = {"task": task, "first": one.first, "second": one.second, "measure": f"{one.measure}@{one.k}"}
+    names = {PROBLEMS: "problems", SEEDS_AND_PROBLEMS: "crossed"}
+    record: dict[str, object] = {**keys, "seeds": None, "difference": None}
+    for estimand, interval in one.intervals.items():
+        name = names.get(estimand, "seeds")
+        record |= {"difference": interval.mean, "seeds": 1 if estimand == PROBLEMS else interval.n}
+        record |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+        record |= {f"{name}_adjusted_p": one.adjusted[estimand]}
+    return record
+
+
+def _count(of: Sequence[object], name: str) -> str:
+    return f"{len(of)} {name}{'' if len(of) == 1 else 's'}"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"

@@ -9,17 +9,32 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from bench.evaluation import Estimates
+from bench.statistics import seeds_band
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
+from reports.parts.claims import claims_table
+from reports.parts.curve_table import change_band, curves_table
 from reports.parts.figure import START, Figure, Style, canvas, empty, legend_below, line_of, log2_axis, styles
-from reports.parts.page import Block, Page, Text, sections, slug
-from reports.parts.scores import NAMES, Measure, gain, ks_of, new_seeds, protocol, score, starts_of, tested, values
-from reports.parts.table import Table, cells, number
+from reports.parts.page import Block, Page, Text, sections, sentences, slug
+from reports.parts.scores import (
+    NAMES,
+    Measure,
+    cautions,
+    evaluated,
+    gain,
+    ks_of,
+    new_seeds,
+    protocol,
+    starts_of,
+    values,
+)
 
 position = 20
 
 DASH: dict[Measure, str] = {"pass": "-", "maj": "--"}
 NUM_COLUMNS = 5
+MIN_SEEDS = 3
+"""With two, a band over seeds fills the frame and says nothing."""
 
 
 def render(runs: Sequence[RunRecord]) -> Page:
@@ -32,19 +47,26 @@ def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list
     ks = ks_of(arms)
     if not ks:
         return [Text("No evaluation yet.")]
+    claims = [claims_table(task, arms, ks)] if any(evaluated(arm) for arm in arms) else []
     levels = (
         "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
-        f"thin: each seed; band: 95 % t interval over seeds (these problems, {new_seeds(arms)}) where there are at "
-        f"least two, cut at 0, 1 and the frame. {protocol(arms)}"
+        f"thin: each seed; band: 95 % simultaneous over all K, over seeds (these problems, {new_seeds(arms)}; Sidak's "
+        f"inequality, Student's t) where there are at least three, cut at 0, 1 and the frame. {protocol(arms)}"
     )
     changes = (
-        "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % interval over problems "
-        f"(these checkpoints, new problems); algorithms stand side by side at each K. {protocol(arms)}"
+        "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % band, simultaneous over all "
+        "K (the largest |t| under random signs), over problems (these checkpoints, new problems); algorithms stand "
+        "side by side at each K."
     )
+    bands = [change_band(arm, measure, ks) for arm in arms for measure in DASH]
+    changes = sentences(changes, cautions(bands, ""), protocol(arms))
+    if len(ks) == 1:
+        return [Text(f"Only K = {ks[0]} was estimated, so there is no curve."), *claims]
     return [
+        *claims,
         Figure(f"pass_maj_{slug(task)}", levels, partial(_draw_levels, arms, ks, looks)),
         Figure(f"pass_maj_change_{slug(task)}", changes, partial(_draw_changes, arms, ks, looks)),
-        _table(task, arms, ks),
+        curves_table(task, arms, ks),
     ]
 
 
@@ -59,7 +81,7 @@ def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Sty
         axes.tick_params(labelbottom=True)
         for start in starts_of([arm]).values():
             _draw_curves(axes, [start], ks, START["color"], 1.1)
-        tests = [test for _, test in tested(arm)]
+        tests = [test for _, test in evaluated(arm)]
         if tests:
             _draw_curves(axes, tests, ks, looks[arm.label].color, 1.9)
             _draw_bands(axes, arm, ks, looks[arm.label].color)
@@ -67,8 +89,8 @@ def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Sty
             empty(axes, "/".join(sorted({run.status.state for run in arm.runs})))
     for axes in list(grid.flat)[len(arms) :]:
         axes.remove()
-    evaluated = [*starts_of(arms).values(), *(test for arm in arms for _, test in tested(arm))]
-    highest = max(float(np.nanmax([values(one, "pass", k).mean() for k in ks])) for one in evaluated)
+    shown = [*starts_of(arms).values(), *(test for arm in arms for _, test in evaluated(arm))]
+    highest = max(float(np.nanmax([values(one, "pass", k).mean() for k in ks])) for one in shown)
     grid[0, 0].set_ylim(0, min(1.03, 1.08 * highest) or 1)
     for axes in grid[:, 0]:
         axes.set_ylabel("Accuracy on test")
@@ -92,10 +114,11 @@ def _draw_curves(axes: Axes, evaluations: Sequence[Estimates], ks: Sequence[int]
 
 def _draw_bands(axes: Axes, arm: Arm, ks: Sequence[int], color: str) -> None:
     for measure in DASH:
-        intervals = [score(arm, measure, k) for k in ks]
-        if all(interval and interval.n > 1 for interval in intervals):
-            low, high = ([getattr(interval, side) for interval in intervals] for side in ("low", "high"))
-            axes.fill_between(ks, np.clip(low, 0, 1), np.clip(high, 0, 1), color=color, alpha=0.13, linewidth=0)
+        curves = np.array([[values(test, measure, k).mean() for k in ks] for _, test in evaluated(arm)])
+        if len(curves) >= MIN_SEEDS and np.isfinite(curves).all():
+            band = seeds_band(curves)
+            low, high = np.clip(band.low, 0, 1), np.clip(band.high, 0, 1)
+            axes.fill_between(ks, low, high, color=color, alpha=0.13, linewidth=0)
 
 
 def _draw_changes(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Style]) -> Canvas:
@@ -118,33 +141,11 @@ def _draw_changes(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, St
 
 def _draw_change(axes: Axes, arm: Arm, measure: Measure, ks: Sequence[int], look: Style, place: float) -> None:
     """One arm's changes, moved sideways by its place so that no bar hides another."""
-    intervals = [gain(arm, measure, k)["problems"] for k in ks]
+    band = change_band(arm, measure, ks)
+    if band is None:
+        return
     x = [k * 2 ** (0.1 * place) for k in ks]
-    means, errors = [one.mean for one in intervals], [one.half_width for one in intervals]
-    axes.plot(x, means, color=look.color, linestyle=look.dash, linewidth=0.9, alpha=0.8)
-    axes.errorbar(x, means, yerr=errors, color=look.color, linestyle="", marker=look.marker, elinewidth=1.1)
-
-
-def _table(task: str, arms: Sequence[Arm], ks: Sequence[int]) -> Table:
-    rows, records = [], []
-    for name, start in starts_of(arms).items():
-        for measure in DASH:
-            means = [float(values(start, measure, k).mean()) for k in ks]
-            rows.append(cells(name, f"{NAMES[measure]}@K", *map(number, means)))
-            facts = {"task": task, "algorithm": "", "arm": name, "measure": measure}
-            records += [{**facts, "k": k, "mean": mean, "seeds": 1} for k, mean in zip(ks, means, strict=True)]
-    for arm in arms:
-        for measure in DASH:
-            found = [score(arm, measure, k) for k in ks]
-            changes = [gain(arm, measure, k).get("problems") for k in ks]
-            rows.append(cells(arm.label, f"{NAMES[measure]}@K", *(number(one.mean if one else None) for one in found)))
-            for k, one, change in zip(ks, found, changes, strict=True):
-                facts = {"mean": one.mean, "seeds": one.n, "low": one.low, "high": one.high} if one else {}
-                delta = {"change": change.mean, "change_low": change.low, "change_high": change.high} if change else {}
-                records.append({**arm.keys, "measure": measure, "k": k, **facts, **delta})
-    caption = (
-        "Mean over seeds at every K. The CSV file has the 95 % t intervals over seeds and the changes with their 95 % "
-        f"intervals over problems. {protocol(arms)}"
+    axes.plot(x, band.mean, color=look.color, linestyle=look.dash, linewidth=0.9, alpha=0.8)
+    axes.errorbar(
+        x, band.mean, yerr=band.high - band.mean, color=look.color, linestyle="", marker=look.marker, elinewidth=1.1
     )
-    columns = ("Algorithm", "Measure", *(f"K = {k}" for k in ks))
-    return Table(f"curves_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=2)

@@ -57,6 +57,9 @@ class ChainSum(ProceduralTask, frozen=True):
             truncated=truncated,
         )
 
+    def corrupted(self, problem: Problem) -> str | None:
+        return f"{problem.gold}1"
+
     def format_score(self, problem: Problem, completion: str) -> float:
         """0 without an answer, 0.5 with one, 1 where it ends a chain of steps of which each has one term fewer."""
         if _answer(completion) is None:

@@ -8,12 +8,13 @@
 Cobbe et al. 2021, arXiv:2110.14168; 7473 training and 1319 test problems, MIT licence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from tasks.parts.boxed import other_columns, text_of
 from tasks.parts.extract import ends_with_marker, gsm8k_answer, without_annotations
 from tasks.parts.problem import DatasetTask, Grade, Problem, Source, Split
-from tasks.parts.verify import grade, number_of
+from tasks.parts.verify import Asked, grade, grade_all, number_of
 
 # All that the 8792 rows hold beyond ASCII, by number because several look like something else.
 _BEYOND_ASCII = (
@@ -28,6 +29,7 @@ class Gsm8k(DatasetTask, frozen=True):
 
     version: ClassVar[int] = 1
     alphabet: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\t\n" + _BEYOND_ASCII
+    strict_methods: ClassVar[frozenset[str]] = frozenset({"marker"})
     source: ClassVar[Source] = Source(
         hub_id="openai/gsm8k",
         hub_config="main",
@@ -39,23 +41,29 @@ class Gsm8k(DatasetTask, frozen=True):
     name: Literal["gsm8k"] = "gsm8k"
 
     def from_row(self, split: Split, index: int, row: Mapping[str, Any]) -> Problem:
-        question, answer = row["question"], row["answer"]
-        for column, text in (("question", question), ("answer", answer)):
-            if not isinstance(text, str) or not text.strip():
-                raise ValueError(f"{column} is {text!r}, not a text")
+        question, answer = text_of(row, "question"), text_of(row, "answer")
         _, marker, stated = answer.rpartition("####")
         gold = number_of(stated) if marker else None
         if gold is None:
             raise ValueError(f'answer does not end with "#### number": {answer[-60:]!r}')
         return Problem(
             id=f"gsm8k/{split}/{index}",
-            prompt=f"{question.strip()}\n\n{_INSTRUCTION}",
+            prompt=f"{question}\n\n{_INSTRUCTION}",
             gold=gold,
-            solution=without_annotations(answer).strip(),
+            solution=without_annotations(answer),
+            question=question,
+            columns=other_columns(row, self.source.columns),
         )
 
     def grade(self, problem: Problem, completion: str, *, truncated: bool = False) -> Grade:
         return grade(completion, gold=problem.gold, style="gsm8k", truncated=truncated)
+
+    def grade_all(self, items: Sequence[tuple[Problem, str, bool]]) -> list[Grade]:
+        asked = [Asked(completion, problem.gold, truncated) for problem, completion, truncated in items]
+        return grade_all(asked, style="gsm8k")
+
+    def corrupted(self, problem: Problem) -> str | None:
+        return f"#### {problem.gold}1"
 
     def format_score(self, problem: Problem, completion: str) -> float:
         """A quarter each: some answer can be found; it follows "####"; that line is the last; "=" shows some working.

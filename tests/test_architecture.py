@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "sweeps": ("sweeps", "bench.config", "bench.loading", "bench.store"),
     "reports": ("reports", "bench.evaluation", "bench.statistics", "bench.store"),
 }
-VERIFIERS = ("math_verify", "reasoning_gym")
+VERIFIERS = ("math_verify", "latex2sympy2_extended", "sympy", "reasoning_gym")
 ENGINE_ONLY = ("transformers", "tokenizers", "accelerate", "datasets", "vllm", "mlflow")
 COMPOSITION_ROOT = "bench/cli.py"
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 50

@@ -1,7 +1,7 @@
 """Acceptance cases through whole steps and runs, where tests of single parts could all pass and the case still fail."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def test_obj_03_each_step_is_divided_by_its_own_counts(
 def test_obj_09_the_metric_says_that_every_group_is_flat(reward: float) -> None:
     """Eight equal rewards: frac_zero_std is 1 and the spread within the group 0, with no warning on the way."""
     grade = Grade(correct=True, answer_key="1", method="end", parsed=True, truncated=False)
-    member = Graded(Completion((5, 1), terminated=True, logps=(-1.0, -1.0)), "1", grade, reward)
+    member = Graded(Completion((5, 1), terminated=True, logps=(-1.0, -1.0)), "1", grade, reward, True)
     metrics = reward_metrics([Group(ChainSum().generate("train", 0), (4,), (member,) * 8)])
     assert metrics["groups/frac_zero_std"] == 1
     assert (metrics["reward/mean"], metrics["reward/within_group_std"]) == (reward, 0)
@@ -217,18 +217,18 @@ def test_obj_38_rep_10_one_verifier_and_the_same_prompts_for_every_algorithm(
     """A plain function grades for all five. Before the first update weights and draws are one, so prompts, completions
     and rewards are equal in every algorithm; the second rollout still has the same prompts."""
     graded: list[tuple[str, str, float]] = []
-    original = Sampler.grade
+    original = Sampler.groups
 
-    def recorded(self: Sampler, model: Any, problem: Problem, completion: Completion) -> Graded:
-        result = original(self, model, problem, completion)
-        graded.append((problem.id, result.text, result.reward))
-        return result
+    def recorded(self: Sampler, model: Any, problems: Sequence[Problem], round_index: int) -> list[Group]:
+        groups = original(self, model, problems, round_index)
+        graded.extend((group.problem.id, member.text, member.reward) for group in groups for member in group.members)
+        return groups
 
     def plain_verifier(self: ChainSum, problem: Problem, completion: str, *, truncated: bool = False) -> Grade:
         right = "7" in completion
         return Grade(correct=right, answer_key=str(right), method="end", parsed=True, truncated=truncated)
 
-    monkeypatch.setattr(Sampler, "grade", recorded)
+    monkeypatch.setattr(Sampler, "groups", recorded)
     monkeypatch.setattr(ChainSum, "grade", plain_verifier)
     logged, rollouts = {}, {}
     for algorithm in FIVE:
@@ -330,13 +330,14 @@ def test_thr_02_03_tokens_of_a_run_are_those_of_its_completions(
 ) -> None:
     """Prompts count once a completion, generated tokens to their end token, trained ones over all 8 microbatches."""
     lengths: list[int] = []
-    original = Sampler.grade
+    original = Sampler.groups
 
-    def recorded(self: Sampler, model: Any, problem: Problem, completion: Completion) -> Graded:
-        lengths.append(len(completion.token_ids))
-        return original(self, model, problem, completion)
+    def recorded(self: Sampler, model: Any, problems: Sequence[Problem], round_index: int) -> list[Group]:
+        groups = original(self, model, problems, round_index)
+        lengths.extend(len(member.completion.token_ids) for group in groups for member in group.members)
+        return groups
 
-    monkeypatch.setattr(Sampler, "grade", recorded)
+    monkeypatch.setattr(Sampler, "groups", recorded)
     job, records = first_rollout(make_run(algorithm, **{"optimizer.microbatch_sequences": 2}), tmp_path / "run")
     taken = job.instruments.clock.take(attempt=1, update=1, metered=False)
     rollouts = 2 if algorithm == "dpo" else 1  # DPO samples its whole budget first

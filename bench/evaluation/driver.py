@@ -3,31 +3,40 @@
 Training curves, final evaluations and `bench evaluate` all come through here.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
+from bench.config import Prompt
 from bench.evaluation import (
     Outcome,
     OutcomeMatrix,
+    duplicates,
     estimates,
     outcome_matrix,
     summarise,
     write_estimates,
     write_outcomes,
 )
+from bench.evaluation.journal import Journal
 from bench.generate import Completion, Generator
 from bench.models import LanguageModel
 from bench.problems import load_problems
+from bench.prompting import encode_prompts
 from bench.seeding import stream_key
 from bench.store import write_bytes, write_json
 from tasks.parts.problem import Problem, Split, Task
+from tasks.parts.verify import VERSION
 
 _ROWS_AT_ONCE = 512
+_ROWS_OF_A_LARGE_MODEL = 64
+"""Of a model that takes minutes for a batch, so that progress shows and a kill costs little."""
+_LARGE = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,13 @@ class Plan:
     seed: int
     purpose: str
     """Names the random stream, so that two evaluations of one model share no draws unless they mean to."""
+    top_p: float = 1.0
+    prompt: Prompt = field(default_factory=Prompt)
+
+    def record(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**own, "prompt": self.prompt.model_dump(mode="json")}
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,8 @@ class Evaluated:
 
     outcomes: OutcomeMatrix
     completions: tuple[dict[str, Any], ...]
+    prompting: Mapping[str, str]
+    """Chat or plain, and a hash of the first prompt as the model saw it."""
 
 
 def evaluate(
@@ -58,44 +76,76 @@ def evaluate(
     plan: Plan,
     generate: Generator,
     advance: Callable[[int], None] = lambda done: None,
+    journal: Journal | None = None,
 ) -> Evaluated:
-    """Sample and grade; `advance` is told how many completions are done since the last call."""
+    """Sample and grade; `advance` is told how many completions are done since the last call.
+
+    A journal keeps what is done as it is done, and what it has of an earlier attempt is not sampled again.
+    """
     problems = load_problems(task, plan.split, 0, plan.problems)
-    rows: list[Outcome] = []
-    texts: list[dict[str, Any]] = []
-    at_once = max(1, _ROWS_AT_ONCE // plan.samples)
-    for start in range(0, len(problems), at_once):
-        part = problems[start : start + at_once]
-        for problem, own in zip(part, _sampled(model, part, plan, generate), strict=True):
-            for i, completion in enumerate(own):
-                text = model.decode(completion.token_ids)
-                rows.append(_outcome(task, problem, i, completion, text))
-                texts.append({"problem_id": problem.id, "sample": i, "gold": problem.gold, "completion": text})
+    prompts = encode_prompts(model, task, problems, plan.prompt)
+    done = dict(journal.done) if journal else {}
+    advance(sum(map(len, done.values())))
+    waiting = [(problem, prompt) for problem, prompt in zip(problems, prompts, strict=True) if problem.id not in done]
+    at_once = max(1, _rows_at_once(model) // plan.samples)
+    for start in range(0, len(waiting), at_once):
+        part = waiting[start : start + at_once]
+        sampled = _sampled(model, [problem for problem, _ in part], [prompt for _, prompt in part], plan, generate)
+        for problem, rows in _graded(model, task, [problem for problem, _ in part], sampled):
+            done[problem.id] = rows
+            if journal:
+                journal.add(problem.id, rows)
         advance(len(part) * plan.samples)
-    return Evaluated(outcome_matrix(rows), tuple(texts))
+    digest = hashlib.sha256(json.dumps(prompts[0]).encode()).hexdigest()
+    prompting = {"prompt_format": model.prompt_format, "prompt_sha256": digest}
+    rows = [row for problem in problems for row in done[problem.id]]
+    outcomes = outcome_matrix(Outcome(**{name: row[name] for name in _OUTCOME}) for row in rows)
+    return Evaluated(outcomes, tuple({name: row[name] for name in _COMPLETION} for row in rows), prompting)
+
+
+_OUTCOME = tuple(f.name for f in fields(Outcome))
+_COMPLETION = ("problem_id", "sample", "gold", "completion", "truncated", "num_tokens")
+
+
+def _rows_at_once(model: LanguageModel) -> int:
+    on_cpu = model.network.device.type == "cpu"
+    large = sum(parameter.numel() for parameter in model.network.parameters()) > _LARGE
+    return _ROWS_OF_A_LARGE_MODEL if on_cpu and large else _ROWS_AT_ONCE
 
 
 def _sampled(
-    model: LanguageModel, problems: Sequence[Problem], plan: Plan, generate: Generator
+    model: LanguageModel,
+    problems: Sequence[Problem],
+    prompts: Sequence[Sequence[int]],
+    plan: Plan,
+    generate: Generator,
 ) -> list[list[Completion]]:
     keys = [[stream_key(plan.seed, plan.purpose, p.id, m) for m in range(plan.samples)] for p in problems]
-    prompts = [model.encode_prompt(problem.prompt) for problem in problems]
-    return generate(model, prompts, keys, max_tokens=plan.max_completion_tokens, temperature=plan.temperature)
-
-
-def _outcome(task: Task, problem: Problem, sample: int, completion: Completion, text: str) -> Outcome:
-    grade = task.grade(problem, text, truncated=not completion.terminated)
-    return Outcome(
-        problem_id=problem.id,
-        sample=sample,
-        correct=grade.correct,
-        answer_key=grade.answer_key,
-        parsed=grade.parsed,
-        truncated=grade.truncated,
-        timed_out=grade.timed_out,
-        num_tokens=len(completion.token_ids),
-        method=grade.method,
+    return generate(
+        model,
+        prompts,
+        keys,
+        max_tokens=plan.max_completion_tokens,
+        temperature=plan.temperature,
+        top_p=plan.top_p,
     )
+
+
+def _graded(
+    model: LanguageModel, task: Task, problems: Sequence[Problem], sampled: Sequence[Sequence[Completion]]
+) -> Iterator[tuple[Problem, list[dict[str, Any]]]]:
+    """Each problem with its rows: the completion, its verdict and what else is stored of it."""
+    flat = [(problem, completion) for problem, own in zip(problems, sampled, strict=True) for completion in own]
+    texts = [model.decode(completion.token_ids) for _, completion in flat]
+    asked = [(p, text, not completion.terminated) for (p, completion), text in zip(flat, texts, strict=True)]
+    verdicts = iter(zip(asked, flat, task.grade_all(asked), strict=True))
+    for problem, own in zip(problems, sampled, strict=True):
+        rows: list[dict[str, Any]] = []
+        for sample in range(len(own)):
+            (_, text, _), (_, completion), grade = next(verdicts)
+            about = {"problem_id": problem.id, "sample": sample, "gold": problem.gold, "completion": text}
+            rows.append({**about, **asdict(grade), "num_tokens": len(completion.token_ids)})
+        yield problem, rows
 
 
 def pass_at_1(evaluated: Evaluated) -> float:
@@ -104,14 +154,34 @@ def pass_at_1(evaluated: Evaluated) -> float:
 
 
 def write_evaluation(
-    folder: Path, name: str, evaluated: Evaluated, plan: Plan, ks: Sequence[int], about: dict[str, Any]
-) -> None:
-    """Write the four files of an evaluation; the manifest comes last, so that it marks the others as whole."""
+    folder: Path, name: str, evaluated: Evaluated, task: Task, plan: Plan, ks: Sequence[int], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write the four files of an evaluation; the manifest comes last, so that it marks the others as whole.
+
+    Args:
+        about: what else the manifest says, such as the model's name.
+    """
     estimated = estimates(evaluated.outcomes, ks)
     write_outcomes(folder / f"{name}.parquet", evaluated.outcomes)
     write_estimates(folder / f"{name}.estimates.parquet", estimated)
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in evaluated.completions)
     write_bytes(folder / f"{name}.jsonl.zst", zstandard.ZstdCompressor(level=10).compress(lines.encode()))
-    summary = asdict(summarise(evaluated.outcomes, estimated))
+    summary = asdict(summarise(evaluated.outcomes, estimated, task.strict_methods))
+    repeated = duplicates((row["problem_id"], row["completion"]) for row in evaluated.completions)
     rules = {"ks": list(ks), "ties": estimated.ties, "missing": estimated.missing}
-    write_json(folder / f"{name}.json", {**about, **asdict(plan), **rules, **summary, "samples": plan.samples})
+    record: dict[str, Any] = {
+        "task": {"name": task.name, **task.model_dump(mode="json")},
+        "task_version": task.version,
+        "verifier_version": VERSION,
+        "guess_rate": task.guess_rate,
+        **about,
+        **plan.record(),
+        **evaluated.prompting,
+        **rules,
+        **summary,
+        "duplicate_rate": repeated.overall,
+        "identical": repeated.identical,
+        "samples": plan.samples,
+    }
+    write_json(folder / f"{name}.json", record)
+    return record

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of, by_task
-from reports.parts.scores import starts_of, tested
+from reports.parts.doubts import doubts
+from reports.parts.scores import evaluated, starts_of
 
 
 def warnings_of(runs: Sequence[RunRecord]) -> list[str]:
     """All warnings, those about the results first."""
-    checks = (_not_finished, _alike, _starts, _seeds)
+    checks = (_not_finished, _alike, _starts, _seeds, doubts)
     found = [warning for arms in by_task(arms_of(runs)).values() for check in checks for warning in check(arms)]
     return [*found, *_commits(runs), *(line for run in runs for line in _damage(run))]
 
@@ -51,7 +52,7 @@ def _starts(arms: Sequence[Arm]) -> Iterator[str]:
     if len(starts_of(arms)) > 1:
         yield f"On {arms[0].task} the starting models differ, or they were evaluated differently."
     for arm in arms:
-        for run, test in tested(arm):
+        for run, test in evaluated(arm):
             start = run.estimates("start")
             if start is not None and set(start.problem_id) != set(test.problem_id):
                 yield f"{_name(arm, run)}: its starting and final model met different problems, so no change is given."
@@ -61,8 +62,8 @@ def _seeds(arms: Sequence[Arm]) -> Iterator[str]:
     """Averages over different seeds are not like for like."""
     by_seeds: dict[tuple[str, ...], list[str]] = {}
     for arm in arms:
-        if tested(arm):
-            by_seeds.setdefault(tuple(str(run.seed) for run, _ in tested(arm)), []).append(arm.label)
+        if evaluated(arm):
+            by_seeds.setdefault(tuple(str(run.seed) for run, _ in evaluated(arm)), []).append(arm.label)
     if len(by_seeds) > 1:
         sets = "; ".join(f"{', '.join(labels)}: {', '.join(seeds)}" for seeds, labels in by_seeds.items())
         yield f"On {arms[0].task} the means are over different seeds ({sets})."

@@ -17,6 +17,7 @@ class Cell:
 
     text: str
     details: tuple[str, ...] = ()
+    bold: bool = False
 
     def __str__(self) -> str:
         return " ".join((self.text, *self.details))
@@ -58,6 +59,12 @@ def number(value: float | None, digits: int = 3, sign: bool = False) -> str:
     return f"{rounded:{'+' if sign else ''},.{digits}f}"
 
 
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share in per cent, or "n/a" where it is not known."""
+    shown = number(None if share is None else 100 * share, digits)
+    return shown if shown == NOT_AVAILABLE else f"{shown} %"
+
+
 def mebibytes(value: float | None) -> str:
     """Bytes as MiB, or "n/a" where they are not known: never a zero that would win a comparison."""
     return NOT_AVAILABLE if value is None else number(value / 2**20, 1 if value >= 10 * 2**20 else 2)
@@ -78,8 +85,13 @@ def to_markdown(table: Table) -> str:
     """A pipe table; the caller prints the caption."""
     marks = [":--" if index < table.num_text_columns else "--:" for index in range(len(table.columns))]
     lines = [[escape_markdown(name) for name in table.columns], marks]
-    lines += [[escape_markdown(str(cell)) for cell in row] for row in table.rows]
+    lines += [[_markdown(cell) for cell in row] for row in table.rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _markdown(cell: Cell) -> str:
+    text = escape_markdown(cell.text)
+    return " ".join((f"**{text}**" if cell.bold else text, *map(escape_markdown, cell.details)))
 
 
 def escape_markdown(text: str) -> str:

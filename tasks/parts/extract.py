@@ -11,11 +11,16 @@ from typing import Literal, NamedTuple
 
 from tasks.parts.numbers import MAX_SPAN, VULGAR_FRACTIONS, is_number, last_number, numbers, plain, stated_number
 
-Method = Literal["marker", "box", "phrase", "last_number", "none"]
+Method = Literal["marker", "box", "phrase", "last_number", "letter", "none"]
 
 _ANNOTATION = re.compile(r"<<[^<>\n]*>>")
-_SPECIAL_TOKEN = re.compile(r"<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|</s>")
-_NEXT_QUESTION = re.compile(r"(?<=\n)[ \t*#>]{0,8}(?:Question|Problem|Q)[ \t]{0,3}\d{0,4}[ \t]{0,3}:")
+_SPECIAL_TOKEN = re.compile(
+    r"<\|(?:im_end|im_start|endoftext|eot_id|end_of_text|start_header_id|eom_id|end|user|return)\|>|</s>|<end_of_turn>|"
+    r"<eos>|<\uff5cend\u2581of\u2581sentence\uff5c>"
+)
+_LEADING_TOKENS = re.compile(r"\A(?:\s{0,9}<\|(?:im_start|start_header_id)\|>\w{0,20}(?:<\|end_header_id\|>)?){1,3}")
+_SAID = re.compile(r"\d|\\(?:boxed|fbox)\s*\{[^}]")
+_NEXT_QUESTION = re.compile(r"(?<=\n)[ \t*#>]{0,8}(?P<word>Question|Problem|Q)[ \t]{0,3}(?P<number>\d{0,4})[ \t]{0,3}:")
 _MARKER = re.compile(r"#{4,}")
 _LEAD = re.compile(r"(?:the\s+)?(?:final\s+)?(?:answer)?(?:\s+is)?[^A-Za-z]*", re.IGNORECASE)
 _LISTING = re.compile(r"[.):]\s+[A-Za-z]")
@@ -42,18 +47,31 @@ class Answer(NamedTuple):
 def final_text(completion: str) -> str:
     """The part that can hold the answer: after the thinking, up to the end of turn or the next question.
 
-    A thought that is not closed leaves nothing. A new question ends the text only after a number has been said, so that
-    a model may restate its own question first.
+    A thought that is not closed leaves nothing. A new question ends the text only after a number or a box has been
+    said, so that a model may restate its own question first.
     """
+    completion = _LEADING_TOKENS.sub("", completion, count=1)
+    special = _SPECIAL_TOKEN.search(completion)
+    if special:
+        completion = completion[: special.start()]
     _, _, text = completion.rpartition("</think>")
     if "<think>" in text:
         return ""
-    special = _SPECIAL_TOKEN.search(text)
-    if special:
-        text = text[: special.start()]
-    first_digit = re.search(r"\d", text)
-    question = _NEXT_QUESTION.search(text, first_digit.end()) if first_digit else None
-    return text[: question.start()] if question else text
+    said = _SAID.search(text)
+    question = _next_question(text, said.end()) if said else None
+    return text if question is None else text[:question]
+
+
+def _next_question(text: str, start: int) -> int | None:
+    """Where another question begins; "Question 2:" after "Question 1:" is a part of the same."""
+    seen: set[tuple[str, int]] = set()
+    # One line earlier at least, so that a heading is found from the start of its line on.
+    for heading in _NEXT_QUESTION.finditer("\n" + text):
+        place, number = heading.start() - 1, int(heading["number"] or -1)
+        if place >= start and (number < 1 or (heading["word"], number - 1) not in seen):
+            return place
+        seen.add((heading["word"], number))
+    return None
 
 
 def without_annotations(text: str) -> str:
@@ -88,12 +106,12 @@ def ends_with_marker(completion: str) -> bool:
 def balanced_boxes(text: str) -> Iterator[str]:
     r"""Contents of \boxed{} and \fbox{}, last first, without those that are empty or do not close."""
     for opener in _last_places(_BOX, text):
-        content = _balanced(text[opener.end() : opener.end() + _MAX_BOX])
+        content = balanced(text[opener.end() : opener.end() + _MAX_BOX])
         if content and content.strip():
             yield content
 
 
-def _balanced(text: str) -> str | None:
+def balanced(text: str) -> str | None:
     """What stands before the brace that closes one opened earlier; escaped braces do not count."""
     depth = 1
     for brace in _BRACE.finditer(text):

@@ -55,8 +55,8 @@ class Number(NamedTuple):
     value: Fraction | None
 
 
-def plain(span: str) -> str:
-    """The text with Unicode digits, signs and fractions as ASCII, and without LaTeX and Markdown around its numbers."""
+def ascii_digits(span: str) -> str:
+    """The text with Unicode digits, signs and fractions as ASCII: "-2½" -> "-2 1/2", "m²" -> "m^2"."""
     if not span.isascii():
         # Before NFKC: it would turn 2½ into 21/2 and m² into m2.
         span = _SPACED_GROUP.sub("", span)
@@ -64,6 +64,12 @@ def plain(span: str) -> str:
         span = _LOWERED.sub(r"_\g<0>", _RAISED.sub(r"^\g<0>", span))
         span = unicodedata.normalize("NFKC", span).translate(_FOLDED)
         span = _OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), span)
+    return span
+
+
+def plain(span: str) -> str:
+    """The text with Unicode digits, signs and fractions as ASCII, and without LaTeX and Markdown around its numbers."""
+    span = ascii_digits(span)
     for pattern, replacement in _MARKUP:
         span = pattern.sub(replacement, span)
     return span

@@ -2,8 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
@@ -23,6 +23,10 @@ class Problem:
     """The right answer, as the task's grader reads it."""
     solution: str | None = None
     """A worked solution, written as a completion should be: the material of a warm start. None where there is none."""
+    question: str | None = None
+    """The question without any instruction, for prompts with worked examples. None: the prompt is the question."""
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """What else the data says of the problem, such as its level: for a user's reward functions and for reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +67,31 @@ class Task(
     """Raised whenever a prompt or a verdict changes, so that runs before and after are never averaged."""
     alphabet: ClassVar[str]
     """The characters that a character tokenizer needs for prompts and solutions."""
+    strict_methods: ClassVar[frozenset[str]] = frozenset()
+    """The ways of stating an answer that the strict score counts; none named: all of them."""
     name: str
     """The module's name; a concrete task declares it as a literal, which tells the members of a union apart."""
+
+    @property
+    def guess_rate(self) -> float | None:
+        """Chance that a blind guess is right; None where that is next to nothing or not known."""
+        return None
 
     @abstractmethod
     def grade(self, problem: Problem, completion: str, *, truncated: bool = False) -> Grade:
         """Judge a completion (special tokens removed). Answers any text: it neither raises nor hangs."""
+
+    def grade_all(self, items: Sequence[tuple[Problem, str, bool]]) -> list[Grade]:
+        """Judge many completions, each with its problem and whether it was truncated; the same grades as one by one."""
+        return [self.grade(problem, completion, truncated=truncated) for problem, completion, truncated in items]
+
+    def stated(self, problem: Problem) -> str | None:
+        """A completion that states the right answer, for self-tests; None where no right answer is known."""
+        return problem.solution or problem.gold
+
+    def corrupted(self, problem: Problem) -> str | None:
+        """A completion in the same form that states a wrong answer, for self-tests; None where none can be made."""
+        return None
 
     @abstractmethod
     def format_score(self, problem: Problem, completion: str) -> float:
@@ -100,9 +123,9 @@ class Source:
     revision: str
     """Commit of the hub's repository, so that the data cannot change under a study."""
     files: Mapping[Split, str]
-    """The file of each split in a local folder (JSON lines)."""
+    """The file of each split in a local folder: JSON lines, JSON, CSV or parquet."""
     splits: Mapping[Split, str]
-    """The rows of each split: the hub's split and a slice, "train[:95%]"."""
+    """The rows of each split: the hub's split and a slice, "train[:95%]". A split that is not named does not exist."""
     columns: tuple[str, ...]
     """What every row must have."""
 
@@ -113,6 +136,10 @@ class DatasetTask(Task, frozen=True):
     source: ClassVar[Source]
     path: str | None = None
     """Folder with the data set's files, or one of those files. None: the hub."""
+
+    def selects(self, row: Mapping[str, Any]) -> bool:
+        """Whether the task's knobs (a level, a subject) keep this row."""
+        return True
 
     @abstractmethod
     def from_row(self, split: Split, index: int, row: Mapping[str, Any]) -> Problem:

@@ -1,5 +1,6 @@
 """Pass@K and Maj@K equal their definition, enumerated; their identities hold; the golden file comes out."""
 
+import inspect
 import itertools
 import json
 import math
@@ -13,15 +14,8 @@ import numpy as np
 import pytest
 
 from bench.evaluation import maj_at_k, majority, pass_at_k, pass_curve
-from bench.evaluation.estimators import (
-    MISSING_RULES,
-    TIE_RULES,
-    Votes,
-    count_votes,
-    majority_by_tie_rule,
-    stack_votes,
-    tie_rate,
-)
+from bench.evaluation.ballots import MISSING_RULES, TIE_RULES, Votes, count_votes, stack_votes
+from bench.evaluation.estimators import elections, tie_rate
 
 CORRECT = object()
 
@@ -162,7 +156,7 @@ def test_maj_at_k_equals_exact_integers_where_enumeration_cannot_reach():
                     credit[1] + subsets * (tied == 0),
                     credit[2] + subsets,
                 ]
-    values = majority_by_tie_rule(stack_votes([(17, 5, wrong)]), [k])[:, 0, 0]
+    values = elections(stack_votes([(17, 5, wrong)]), [k]).estimate[:, 0, 0]
     np.testing.assert_allclose(values, [float(part / math.comb(n, k)) for part in credit], rtol=0, atol=1e-13)
 
 
@@ -171,7 +165,7 @@ def test_a_fair_tie_counts_half_and_the_tie_rate_says_so():
     assert maj_at_k(answers, correct, 4) == pytest.approx(0.5, abs=1e-12)
     assert maj_at_k(answers, correct, 4, ties="pessimistic") == pytest.approx(0.0, abs=1e-12)
     assert maj_at_k(answers, correct, 4, ties="optimistic") == pytest.approx(1.0, abs=1e-12)
-    by_rule = majority_by_tie_rule(stack_votes([count_votes(answers, correct)]), [4])
+    by_rule = elections(stack_votes([count_votes(answers, correct)]), [4]).estimate
     assert tie_rate(by_rule)[0, 0] == pytest.approx(1.0, abs=1e-12)
 
 
@@ -209,11 +203,19 @@ def test_unscorable_samples_are_not_counted_as_wrong():
         (["A"], [True], 2, {}, "k=2 exceeds the 1 samples"),
         (["A"], [True], 0, {}, "k must be at least 1"),
         (["A"], [True, False], 1, {}, "one entry per sample"),
+        (["A", math.nan], [True, False], 1, {}, "an answer is a key or None, got NaN"),
     ],
 )
 def test_maj_at_k_refuses_what_is_undefined(answers, correct, k, options, message):
     with pytest.raises(ValueError, match=message):
         maj_at_k(answers, correct, k, **options)
+
+
+@pytest.mark.parametrize("verdict", [math.nan, 0.5, "True"])
+def test_a_verdict_is_true_false_or_none(verdict):
+    # By the function itself: the tests' type checks would refuse it first.
+    with pytest.raises(ValueError, match="a verdict is true, false or None, got"):
+        inspect.unwrap(count_votes)(["A", "B"], [True, verdict])
 
 
 # Identities
@@ -228,7 +230,7 @@ def test_one_vote_is_accuracy_and_a_second_vote_changes_nothing():
 
 def test_tie_rules_are_ordered_and_no_vote_beats_pass_at_k():
     votes, ks = synthetic(200, 64), [1, 2, 3, 8, 31, 64]
-    by_chance, pessimistic, optimistic = majority_by_tie_rule(votes, ks)
+    by_chance, pessimistic, optimistic = elections(votes, ks).estimate
     assert (pessimistic <= by_chance + 1e-12).all()
     assert (by_chance <= optimistic + 1e-12).all()
     assert (optimistic <= pass_curve(votes, ks) + 1e-12).all()
@@ -267,9 +269,22 @@ def test_golden_pass_and_maj_of_the_public_file(shared_dir: Path):
         votes = stack_votes([count_votes(row["pred"], row["score"]) for row in map(json.loads, lines)])
     ks = list(range(1, 9))
     curves = {"pass": pass_curve(votes, ks)}
-    curves |= dict(zip(("maj_random", "maj_pess", "maj_opt"), majority_by_tie_rule(votes, ks), strict=True))
+    curves |= dict(zip(("maj_random", "maj_pess", "maj_opt"), elections(votes, ks).estimate, strict=True))
     for name, values in curves.items():
         np.testing.assert_allclose(values.mean(axis=0), [golden[name][str(k)] for k in ks], rtol=0, atol=6e-7)
+
+
+def test_the_first_k_answers_in_file_order_give_the_golden_prefix_row(shared_dir: Path):
+    """One election a problem, the first answer to lead wins a tie: what others report, and why it is not what we do."""
+    golden = json.loads((shared_dir / "data/golden_qwen_maj_pass.json").read_text())["maj_first_k_prefix"]
+    with (shared_dir / "data/qwen_rm_maj_example_math_cot_100.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    for k in range(1, 9):
+        wins = 0
+        for row in rows:
+            first = [CORRECT if right else answer for answer, right in zip(row["pred"][:k], row["score"], strict=False)]
+            wins += max(first, key=first.count) is CORRECT
+        assert wins / len(rows) == pytest.approx(golden[str(k)], abs=6e-7)
 
 
 @pytest.mark.slow

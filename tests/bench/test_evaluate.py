@@ -1,15 +1,20 @@
-"""`bench evaluate`: a run's final model or any model, repeatable, stored beside the run, mistakes in one line."""
+"""`bench evaluate`: runs and models, grids of tasks, prompts and temperatures, resumable, mistakes in one line."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from bench import evaluate as module
+from bench.cli import app
 from bench.config import Run
 from bench.dialect import ConfigError
-from bench.evaluate import Request, evaluate_target
+from bench.evaluate import Answer, Request, evaluate_target
 from bench.evaluation import read_estimates, read_outcomes
+from bench.generate import sample
 from bench.train import execute
 
 MakeRun = Callable[..., Run]
@@ -22,40 +27,131 @@ def trained(tiny_run: MakeRun, tmp_path: Path) -> Path:
     return directory
 
 
+def one(request: Request) -> Answer:
+    (answer,) = evaluate_target(request)
+    return answer
+
+
 def test_a_run_and_its_model_folder_give_the_same_outcomes(trained: Path, tmp_path: Path) -> None:
-    """The final model is an ordinary folder: evaluated as such, it answers the same problems in the same way."""
-    own = evaluate_target(Request(target=str(trained), samples=4, out=tmp_path / "a"))
-    folder = evaluate_target(
+    """The final model is an ordinary folder: evaluated on the same task, it gives the same answers."""
+    own = one(Request(target=str(trained), samples=4, out=tmp_path / "a"))
+    folder = one(
         Request(
-            target=str(trained / "checkpoints/final"), task="chain_sum", samples=4, problems=9,
-            max_completion_tokens=4, out=tmp_path / "b",
+            target=str(trained / "checkpoints/final"), tasks=["chain_sum"], knobs=["num_terms=2", "num_digits=1"],
+            samples=4, problems=9, max_completion_tokens=4, out=tmp_path / "b",
         )
     )  # fmt: skip
     assert own.estimates.n.tolist() == [4] * 9
     assert folder.name == own.name
-    # The bare folder's task has the default difficulty, so its problems differ from the run's.
-    assert read_outcomes(own.folder / f"{own.name}.parquet").problem_id[0].startswith("chain_sum/test/")
-    again = evaluate_target(Request(target=str(trained), samples=4, out=tmp_path / "c"))
+    np.testing.assert_array_equal(folder.estimates.passes, own.estimates.passes)
+    again = one(Request(target=str(trained), samples=4, out=tmp_path / "c"))
     np.testing.assert_array_equal(again.estimates.passes, own.estimates.passes)
 
 
 def test_the_results_stand_beside_the_run_and_leave_its_own_evaluation_alone(trained: Path) -> None:
     before = (trained / "eval/test.parquet").read_bytes()
-    answer = evaluate_target(Request(target=str(trained), samples=8, ks=(1, 2)))
+    answer = one(Request(target=str(trained), samples=8, ks=(1, 2)))
     assert answer.folder == trained / "eval"
     assert (trained / "eval/test.parquet").read_bytes() == before
     assert read_estimates(trained / "eval" / f"{answer.name}.estimates.parquet").ks == (1, 2)
 
 
+def test_a_grid_is_one_evaluation_for_each_task_prompt_and_temperature(trained: Path) -> None:
+    request = Request(
+        target=str(trained), tasks=["chain_sum"], prompts=["task", "few_shot:1"], temperatures=[0.5, 1.0, 0.5],
+        samples=4, problems=3, max_completion_tokens=4,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="positions"):
+        evaluate_target(request)  # an example of a sum does not fit the tiny model's context
+    answers = evaluate_target(
+        Request(target=str(trained), prompts=["task", "question"], temperatures=[0.5, 1.0, 0.5], samples=4)
+    )
+    assert [(a.manifest["prompt"]["style"], a.manifest["temperature"]) for a in answers] == [
+        ("task", 0.5), ("task", 1.0), ("question", 0.5), ("question", 1.0),
+    ]  # fmt: skip
+    assert len({answer.name for answer in answers}) == 4
+    # For a sum the bare question is the prompt, and the same draws give the same samples.
+    np.testing.assert_array_equal(answers[0].estimates.c, answers[2].estimates.c)
+
+
+def test_a_finished_evaluation_is_read_and_a_killed_one_goes_on(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The killed one samples only what is missing, and ends with the same files as one that was never killed."""
+    monkeypatch.setattr("bench.evaluation.driver._ROWS_AT_ONCE", 8)  # two problems at once
+    whole = one(Request(target=str(trained), samples=4))
+    stored = (whole.folder / f"{whole.name}.parquet").read_bytes()
+    assert not whole.was_there
+    assert one(Request(target=str(trained), samples=4)).was_there
+    asked: list[int] = []
+
+    def dies_at_the_third_call(*arguments: object, **options: object) -> object:
+        asked.append(len(arguments[1]))  # pyright: ignore[reportArgumentType]
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return sample(*arguments, **options)  # pyright: ignore[reportArgumentType]
+
+    (whole.folder / f"{whole.name}.json").unlink()
+    monkeypatch.setattr(module, "sample", dies_at_the_third_call)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_target(Request(target=str(trained), samples=4))
+    journal = whole.folder / f".{whole.name}.journal.jsonl"
+    assert len(journal.read_text().splitlines()) == 1 + 4
+    with journal.open("a") as file:
+        file.write('{"problem_id": "chain_sum/test/4", "rows": [{"torn')
+    again = one(Request(target=str(trained), samples=4))
+    assert asked == [2, 2, 2, 2, 2, 1]
+    assert (whole.folder / f"{whole.name}.parquet").read_bytes() == stored
+    assert not journal.exists()
+    assert not again.was_there
+
+
+def test_a_journal_of_another_model_is_not_taken_over(trained: Path) -> None:
+    whole = one(Request(target=str(trained), samples=4))
+    journal = whole.folder / f".{whole.name}.journal.jsonl"
+    (whole.folder / f"{whole.name}.json").unlink()
+    row = {"problem_id": "chain_sum/test/0", "rows": [{"correct": True}]}
+    journal.write_text(json.dumps({"key": "another model"}) + "\n" + json.dumps(row) + "\n")
+    again = one(Request(target=str(trained), samples=4))
+    np.testing.assert_array_equal(again.estimates.c, whole.estimates.c)
+
+
+def test_greedy_samples_are_called_identical_and_shown_at_one_k(trained: Path) -> None:
+    """EVL-07: temperature 0 with n = 8."""
+    result = CliRunner().invoke(
+        app, ["evaluate", str(trained), "--temperature", "0", "--samples", "8", "--k", "1", "--k", "8"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "samples are identical, pass@k equals pass@1" in result.output
+    (row,) = [line for line in result.output.splitlines() if line.startswith("chain_sum")]
+    assert row.split()[3] == "1"
+
+
+def test_the_manifest_says_how_it_was_made(trained: Path) -> None:
+    answer = one(Request(target=str(trained), samples=4, top_p=0.9))
+    said = answer.manifest
+    assert {name: said[name] for name in ("top_p", "temperature", "prompt_format", "split", "samples")} == {
+        "top_p": 0.9, "temperature": 1.0, "prompt_format": "plain", "split": "test", "samples": 4,
+    }  # fmt: skip
+    assert said["task_version"] == 1
+    assert len(said["prompt_sha256"]) == 64
+    rows = read_outcomes(answer.folder / f"{answer.name}.parquet")
+    assert said["num_samples"] == len(rows.sample) == 36
+
+
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"target": "no/such/folder", "task": "chain_sum"}, "there is no such run or model folder"),
-        ({"target": "./nowhere", "task": "chain_sum"}, "there is no such run or model folder"),
+        ({"target": "no/such/folder", "tasks": ["chain_sum"]}, "there is no such run or model folder"),
+        ({"target": "./nowhere", "tasks": ["chain_sum"]}, "there is no such run or model folder"),
         ({"target": "some-org/model"}, "--task must say"),
+        ({"target": "some-org/model", "tasks": ["chain_sums"]}, "did you mean chain_sum"),
+        ({"target": "some-org/model", "tasks": ["chain_sum"], "data": "x"}, "chain_sum reads no data"),
+        ({"target": "some-org/model", "tasks": ["chain_sum"], "knobs": ["num_terms=1"]}, "num_terms: 1 given"),
+        ({"target": "some-org/model", "tasks": ["chain_sum"], "prompts": ["few_shot"]}, "few_shot:N"),
+        ({"target": "some-org/model", "tasks": ["chain_sum"], "prompts": ["other"]}, "other given"),
+        ({"target": "some-org/model", "tasks": ["chain_sum"], "prompt_format": "no"}, "auto, chat or plain"),
     ],
 )
-def test_a_target_that_cannot_be_is_one_line(knobs: dict[str, str], message: str) -> None:
+def test_a_request_that_cannot_be_is_one_line(knobs: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         evaluate_target(Request(**knobs))
     assert len(error.value.lines) == 1

@@ -51,7 +51,7 @@ def group(prompt: int, members: Sequence[tuple[tuple[int, ...], bool | None]]) -
     def graded(tokens: tuple[int, ...], correct: bool | None) -> Graded:
         grade = Grade(correct=correct, answer_key=None, method="end", parsed=True, truncated=False)
         reward = float("nan") if correct is None else float(correct)
-        return Graded(Completion(tokens, True, tuple(-1.0 for _ in tokens)), "", grade, reward)
+        return Graded(Completion(tokens, True, tuple(-1.0 for _ in tokens)), "", grade, reward, correct)
 
     problem = Problem(id=f"p/{prompt}", prompt=str(prompt), gold="")
     return Group(problem, (prompt,), tuple(graded(*member) for member in members))

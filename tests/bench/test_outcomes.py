@@ -15,6 +15,7 @@ import pytest
 from bench.evaluation import (
     Outcome,
     estimates,
+    gold_free_maj_at_k,
     outcome_matrix,
     read_estimates,
     read_outcomes,
@@ -22,11 +23,16 @@ from bench.evaluation import (
     write_estimates,
     write_outcomes,
 )
+from bench.evaluation.ballots import MISSING_RULES, TIE_RULES
 
 
 def outcome(problem_id: str, sample: int, correct: bool | None, answer_key: str | None, **changes) -> Outcome:
     plain = Outcome(problem_id, sample, correct, answer_key, answer_key is not None, False, False, 7, "####")
     return replace(plain, **changes)
+
+
+def rows_of(problem_id: str, correct: int, samples: int) -> list[Outcome]:
+    return [outcome(problem_id, i, i < correct, "1" if i < correct else "2") for i in range(samples)]
 
 
 def example():
@@ -104,12 +110,55 @@ def test_estimates_survive_their_file_with_the_rules_they_were_made_by(tmp_path:
     path = tmp_path / "test.estimates.parquet"
     table = estimates(example(), [1, 4, 6], ties="pessimistic", missing="vote")
     write_estimates(path, table)
-    names = [f"{kind}@{k}" for kind in ("pass", "maj", "tie") for k in (1, 4, 6)]
-    assert pq.read_schema(path).names == ["problem_id", "n", "c", *names]
+    kinds = ("pass", "maj", "tie", "maj_random", "maj_optimistic", "maj_abstain", "maj_drop", "maj_gold_free")
+    assert pq.read_schema(path).names == ["problem_id", "n", "c", *(f"{kind}@{k}" for kind in kinds for k in (1, 4, 6))]
     back = read_estimates(path)
     assert (back.ties, back.missing, back.ks, back.problem_id) == ("pessimistic", "vote", (1, 4, 6), ("b", "a"))
     for name, column in table.table().items():
         np.testing.assert_array_equal(back.table()[name], column)
+
+
+@pytest.mark.parametrize("ties", TIE_RULES)
+@pytest.mark.parametrize("missing", MISSING_RULES)
+def test_each_variant_is_what_its_rule_gives(ties, missing):
+    table = estimates(example(), [1, 4, 6], ties=ties, missing=missing)
+    for k in table.ks:
+        for rule in TIE_RULES:
+            other = estimates(example(), [k], ties=rule, missing=missing).maj_at(k)
+            np.testing.assert_allclose(table.maj_at(k, rule), other, atol=1e-12)
+        for rule in MISSING_RULES:
+            other = estimates(example(), [k], ties=ties, missing=rule).maj_at(k)
+            np.testing.assert_allclose(table.maj_at(k, rule), other, atol=1e-12)
+    # "a" at 4 of its 6, by key: each half and the 3 tie at one vote where drawn, and the blanks vote only when asked.
+    answers = ["1/2", "0.5", "3", None, None, None]
+    expected = gold_free_maj_at_k(answers, [True, True, *[False] * 4], 4, missing=missing)
+    np.testing.assert_allclose(table.maj_at(4, "gold_free"), [0.5, expected], atol=1e-12)
+    assert table.errors == {}
+
+
+def test_a_file_from_before_the_variants_is_read(tmp_path: Path):
+    path = tmp_path / "test.estimates.parquet"
+    write_estimates(path, estimates(example(), [1, 4]))
+    names = ["problem_id", "n", "c", *(f"{kind}@{k}" for kind in ("pass", "maj", "tie") for k in (1, 4))]
+    pq.write_table(pq.read_table(path).select(names), path)
+    back = read_estimates(path)
+    np.testing.assert_array_equal(back.maj_at(4), estimates(example(), [1, 4]).maj_at(4))
+    np.testing.assert_array_equal(back.maj_at(4, "random"), back.maj_at(4))
+    assert np.isnan(back.maj_error_at(4)).all()
+    assert list(back.table()) == names
+    with pytest.raises(ValueError, match=r"no estimates of Maj@K for 'vote', only for \['random', 'abstain'\]"):
+        back.maj_at(4, "vote")
+
+
+def test_what_follows_from_counts_is_computed_from_them():
+    table = estimates(outcome_matrix([*rows_of("a", 3, 10), *rows_of("b", 10, 10), *rows_of("c", 1, 2)]), [2, 10])
+    np.testing.assert_allclose(table.pass_hat_at(2), [3 / 45, 1, 0], atol=1e-12)
+    np.testing.assert_allclose(table.g_pass_at(2, 0.5), table.pass_at(2), atol=1e-12)
+    np.testing.assert_allclose(table.mg_pass_at(10), [0, 1, np.nan], atol=1e-12)
+    np.testing.assert_array_equal(table.covered_at(0.3), [1, 1, 1])
+    np.testing.assert_array_equal(table.covered_at(0.51), [0, 1, 0])
+    blank = estimates(outcome_matrix([outcome("x", 0, None, "1"), *rows_of("y", 1, 1)]), [1])
+    np.testing.assert_array_equal(blank.covered_at(0.5), [np.nan, 1])
 
 
 def test_summary_counts_unparsed_truncated_timed_out_and_unscorable_apart():
@@ -175,8 +224,10 @@ def test_golden_estimates_from_the_public_file(shared_dir: Path, tmp_path: Path)
         ),
     )
     table = estimates(read_outcomes(tmp_path / "x.parquet"), range(1, 9))
-    assert [table.pass_at(k).mean() for k in table.ks] == pytest.approx(list(golden["pass"].values()), abs=6e-7)
-    assert [table.maj_at(k).mean() for k in table.ks] == pytest.approx(list(golden["maj_random"].values()), abs=6e-7)
+    curves = {"pass": table.pass_at, "maj_random": table.maj_at}
+    curves |= {"maj_pess": lambda k: table.maj_at(k, "pessimistic"), "maj_opt": lambda k: table.maj_at(k, "optimistic")}
+    for name, curve in curves.items():
+        assert [curve(k).mean() for k in table.ks] == pytest.approx(list(golden[name].values()), abs=6e-7)
 
 
 def test_the_module_loads_numpy_only():

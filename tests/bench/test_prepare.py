@@ -10,8 +10,9 @@ import pytest
 
 from bench import checkpoint
 from bench.config import Run
+from bench.evaluations import prepare
 from bench.models import load_folder
-from bench.prepare import MARKER, PreparationFailed, cached, prepare, start_content, starting_model
+from bench.prepare import MARKER, PreparationFailed, cached, start_content, starting_model
 from bench.train import execute
 
 MakeRun = Callable[..., Run]

@@ -86,7 +86,7 @@ def refusal(path: Path) -> str:
 def test_missing_data(tmp_path: Path):
     file = tmp_path / "gsm8k_train.jsonl"
     missing = f"gsm8k: {file} with the train problems does not exist"
-    assert refusal(tmp_path) == f"{missing}; the folder has no .jsonl file"
+    assert refusal(tmp_path) == f"{missing}; the folder has no data file"
     write(tmp_path / "train.jsonl", [row(1)])
     assert refusal(tmp_path) == f"{missing}; the folder has train.jsonl"
     nowhere = tmp_path / "nowhere"

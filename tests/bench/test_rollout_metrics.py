@@ -38,7 +38,7 @@ NAN = float("nan")
 
 def member(reward: float, correct: bool | None, length: int = 2, terminated: bool = True) -> Graded:
     grade = Grade(correct=correct, answer_key=None, method="none", parsed=True, truncated=not terminated)
-    return Graded(Completion((5,) * length, terminated, (-1.0,) * length), "", grade, reward)
+    return Graded(Completion((5,) * length, terminated, (-1.0,) * length), "", grade, reward, correct)
 
 
 def groups(*rows: list[Graded]) -> list[Group]:
@@ -59,6 +59,7 @@ def test_rewards_and_the_reasons_of_ties_by_hand() -> None:
             "reward/std": stdev(known),
             "reward/within_group_std": fmean([stdev([1, 0]), 0, 0]),
             "reward/accuracy": 4 / 7,
+            "reward/num_timed_out": 0,
             "reward/unscorable": 3 / 10,
             "reward/num_unscorable": 3,
             "groups/frac_zero_std": 3 / 4,

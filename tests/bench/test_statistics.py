@@ -13,8 +13,10 @@ from bench.statistics import (
     PROBLEMS,
     SEEDS,
     SEEDS_AND_PROBLEMS,
+    accuracy_interval,
     crossed_difference,
     crossed_interval,
+    interval_for,
     mcnemar_test,
     paired_difference,
     problems_interval,
@@ -164,10 +166,52 @@ def test_different_problems_are_not_compared(other, message):
 def test_crossed_variance_is_seeds_plus_problems_minus_interaction():
     table = np.array([[1.0, 2.0, 6.0], [2.0, 4.0, 9.0]])
     # By hand: seed means 3 and 5; problem means 1.5, 3, 7.5; mean squares 6, 19.5 and 0.5.
-    interval = crossed_interval(table)
+    interval = crossed_interval(table, level=0.9)
     assert (interval.mean, interval.n, interval.estimand) == (4.0, 2, SEEDS_AND_PROBLEMS)
     assert interval.standard_error == pytest.approx(math.sqrt((6 + 19.5 - 0.5) / 6))
-    assert interval.degrees_of_freedom == pytest.approx(25**2 / (6**2 / 1 + 19.5**2 / 2))
+    assert 1 < interval.degrees_of_freedom < 3
+
+
+@pytest.mark.parametrize(("seeds", "problems", "scale"), [(3, 40, 0.02), (3, 40, 0.2), (5, 20, 0.1), (2, 30, 0.1)])
+def test_crossed_half_width_is_the_mean_of_satterthwaites_and_the_generalised(seeds, problems, scale):
+    generator = np.random.default_rng(seeds)
+    table = generator.normal(0, scale, (seeds, 1)) + generator.normal(0, 0.3, problems)
+    table = table + generator.normal(0, 0.1, (seeds, problems))
+    squares, freedom = mean_squares(table), (seeds - 1, problems - 1)
+    variance = squares[0] + squares[1] - squares[2]
+    fitted = variance**2 / sum(square**2 / df for square, df in zip(squares[:2], freedom, strict=True))
+    satterthwaite = stats.t.ppf(0.975, max(fitted, seeds - 1)) * math.sqrt(variance / table.size)
+    seed_part, problem_part = (
+        square / generator.chisquare(df, 400_000) * df for square, df in zip(squares[:2], freedom, strict=True)
+    )
+    spread = np.sqrt(np.maximum(seed_part + problem_part - squares[2], 0) / table.size)
+    generalised = np.quantile(np.abs(generator.standard_normal(400_000)) * spread, 0.95)
+    interval = crossed_interval(table)
+    assert interval.half_width == pytest.approx((satterthwaite + generalised) / 2, rel=0.02)
+    quantile = stats.t.ppf(0.975, interval.degrees_of_freedom)
+    assert interval.half_width == pytest.approx(quantile * interval.standard_error)
+
+
+def mean_squares(table):
+    by_seed, by_problem = table.mean(axis=1, keepdims=True), table.mean(axis=0, keepdims=True)
+    rest = table - by_seed - by_problem + table.mean()
+    seeds, problems = table.shape
+    return (
+        problems * by_seed.var(ddof=1),
+        seeds * by_problem.var(ddof=1),
+        (rest**2).sum() / ((seeds - 1) * (problems - 1)),
+    )
+
+
+def test_crossed_interval_is_students_t_where_one_source_is_all():
+    by_seed = np.array([0.1, 0.4, 0.2, 0.7])
+    only_seeds = crossed_interval(np.repeat(by_seed[:, None], 50, axis=1))
+    assert only_seeds.half_width == pytest.approx(t_interval(by_seed).half_width, rel=2e-4)
+    by_problem = np.random.default_rng(0).random(50)
+    only_problems = crossed_interval(np.tile(by_problem, (4, 1)))
+    assert only_problems.half_width == pytest.approx(problems_interval(by_problem).half_width, rel=2e-3)
+    assert crossed_interval(np.full((3, 5), 0.5)).half_width == 0.0
+    assert math.isnan(crossed_interval(np.full((3, 5), math.nan)).half_width)
 
 
 def test_crossed_interval_falls_back_to_the_one_source_there_is():
@@ -175,7 +219,7 @@ def test_crossed_interval_falls_back_to_the_one_source_there_is():
     assert crossed_interval(values[None]) == problems_interval(values)
     assert crossed_interval(values[:, None]) == t_interval(values)
     same_seeds = crossed_interval(np.stack([values] * 3))
-    assert same_seeds.standard_error == pytest.approx(problems_interval(values).standard_error)
+    assert same_seeds.half_width == pytest.approx(problems_interval(values).half_width, rel=2e-3)
 
 
 def test_crossed_difference_pairs_seeds_and_problems():
@@ -247,3 +291,68 @@ def test_an_undefined_difference_has_no_p_value():
     assert math.isnan(sign_flip_test(np.array([0.1, np.nan])).p_value)
     assert math.isnan(statistics.wilcoxon_test(np.array([0.1, np.nan])).p_value)
     assert math.isnan(paired_difference(["a", "b"], np.array([0.1, np.nan]), ["a", "b"], np.zeros(2)).p_value)
+
+
+# The default of each estimand
+
+
+def test_each_estimand_has_its_own_interval():
+    table = np.random.default_rng(0).random((3, 50))
+    assert interval_for(table, PROBLEMS) == problems_interval(table.mean(axis=0))
+    assert interval_for(table, SEEDS) == t_interval(table.mean(axis=1))
+    assert interval_for(table, SEEDS_AND_PROBLEMS) == crossed_interval(table)
+    assert len({interval_for(table, estimand).estimand for estimand in (PROBLEMS, SEEDS, SEEDS_AND_PROBLEMS)}) == 3
+
+
+@pytest.mark.parametrize("estimand", [PROBLEMS, SEEDS, SEEDS_AND_PROBLEMS])
+def test_one_seed_is_checkpoint_level_only(estimand):
+    table = np.random.default_rng(0).random((1, 50))
+    interval = interval_for(table, estimand)
+    assert interval == problems_interval(table[0])
+    assert "checkpoint-level only" in interval.estimand
+
+
+@pytest.mark.parametrize(
+    ("table", "estimand"), [(np.zeros((2, 3)), "new seeds"), (np.zeros(3), SEEDS), (np.zeros((0, 3)), SEEDS)]
+)
+def test_what_has_no_interval_is_refused(table, estimand):
+    with pytest.raises(ValueError, match=r"estimand must be|table of seeds and problems"):
+        interval_for(table, estimand)
+
+
+def test_samples_and_problems_are_no_replicates_of_training():
+    """3 seeds x 500 problems x 8 samples: 3 replicates for new seeds, 500 for new problems, never 12,000."""
+    generator = np.random.default_rng(0)
+    rates = generator.beta(1, 1, 500) * np.array([[0.9], [1.0], [0.8]])
+    samples = generator.random((3, 500, 8)) < rates[..., None]
+    estimates = samples.mean(axis=2)
+    over_seeds, over_problems = interval_for(estimates, SEEDS), interval_for(estimates, PROBLEMS)
+    assert (over_seeds.n, over_seeds.degrees_of_freedom, over_problems.n) == (3, 2, 500)
+    assert over_seeds.half_width == pytest.approx(4.3027 * estimates.mean(axis=1).std(ddof=1) / math.sqrt(3), rel=1e-4)
+    # As if every sample's problem were its cluster.
+    clustered = problems_interval(
+        samples.ravel().astype(float), clusters=np.tile(np.repeat(np.arange(500), 8), 3).tolist()
+    )
+    assert over_problems.standard_error == pytest.approx(clustered.standard_error)
+    pooled = samples.std() / math.sqrt(samples.size)
+    assert over_seeds.standard_error > 5 * pooled
+
+
+def test_one_verdict_a_problem_gets_wilsons_interval():
+    verdicts = np.array([1.0] * 29 + [0.0])
+    interval = accuracy_interval(verdicts)
+    assert (interval.low, interval.high) == pytest.approx((0.83330, 0.99409), abs=1e-5)
+    assert interval.estimand == PROBLEMS
+    rates = np.array([1.0, 0.5, 0.0, 0.25])
+    assert accuracy_interval(rates) == problems_interval(rates)
+    assert math.isnan(accuracy_interval(np.array([1.0, math.nan])).low)
+
+
+def test_a_mean_that_few_problems_carry_says_so():
+    solved = np.ones(500)
+    solved[:4] = 0.0
+    assert problems_interval(solved).caution == (
+        "the variation rests on about 4 problems: this covers less than it promises"
+    )
+    assert problems_interval(np.tile([0.0, 1.0], 20)).caution is None
+    assert problems_interval(np.ones(500)).caution is None

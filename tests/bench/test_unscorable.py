@@ -12,6 +12,7 @@ from algorithms.axes.selection import DropUniformGroups
 from bench import store
 from bench.alarms import alarms_of
 from bench.config import Run, TinyModel
+from bench.config_reward import Reward
 from bench.generate import Completion
 from bench.glossary import METRICS
 from bench.instruments import Instruments
@@ -99,7 +100,9 @@ def group(*rewards: float, index: int = 0) -> Group:
     grades = [
         Grade(correct=known.get(r), answer_key=None, method="none", parsed=True, truncated=False) for r in rewards
     ]
-    members = [Graded(Completion((5,), True, (-1.0,)), "", g, r) for g, r in zip(grades, rewards, strict=True)]
+    members = [
+        Graded(Completion((5,), True, (-1.0,)), "", g, r, g.correct) for g, r in zip(grades, rewards, strict=True)
+    ]
     return Group(ChainSum().generate("train", index), (4,), tuple(members))
 
 
@@ -195,10 +198,10 @@ def test_a_run_with_one_score_is_not_blamed_on_the_grader(tiny_run: MakeRun) -> 
 
 
 def test_obj_17_offline_means_are_over_finite_rewards() -> None:
-    found = sampling_metrics([group(1, 0, INF), group(1, NAN, 1)])
+    found = sampling_metrics(Reward(), [group(1, 0, INF), group(1, NAN, 1)])
     assert (found["reward/mean"], found["reward/unscorable"], found["reward/num_unscorable"]) == (3 / 4, 2 / 6, 2)
     assert set(found) <= set(METRICS)
-    assert math.isnan(sampling_metrics([group(NAN, NAN)])["reward/mean"])
+    assert math.isnan(sampling_metrics(Reward(), [group(NAN, NAN)])["reward/mean"])
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "ipo"])

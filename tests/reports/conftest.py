@@ -1,5 +1,6 @@
 """Run directories with plausible contents, and a sweep as it might be after a bad night."""
 
+import json
 import os
 import subprocess
 import sys
@@ -68,6 +69,16 @@ def write_evaluation(run: Path, name: str, estimated: Estimates) -> None:
         "unscorable_rate": 0.0,
         "tie_rate": {str(k): float(estimated.tied_at(k).mean()) for k in estimated.ks},
         "model": name,
+        "num_samples": int(estimated.n.sum()),
+        "top_p": 1.0,
+        "prompt": {"style": "task", "shots": 0},
+        "verifier_version": 3,
+        "guess_rate": None,
+        "strict_accuracy": float(estimated.pass_at(estimated.ks[0]).mean()) - 0.01,
+        "flexible_accuracy": float(estimated.pass_at(estimated.ks[0]).mean()),
+        "accuracy_given_parsed": 0.5,
+        "duplicate_rate": 0.25,
+        "identical": False,
     }
     store.write_json(run / "eval" / f"{name}.json", manifest)
 
@@ -212,6 +223,7 @@ def write_run(sweep: Path, algorithm: str, seed: int, *, state: store.State = "f
         "task": {"name": "chain_sum", "terms": 3},
         "seed": seed,
         "model": {"kind": "tiny", "hidden_size": 64},
+        "rollout": {"temperature": 1.0},
         "optimizer": {"lr": 1e-4},
         "budget": {"updates": 60},
         "evaluation": {"problems": 100, "samples": samples, "ks": KS, "temperature": 1.0},
@@ -266,6 +278,40 @@ def set_scores() -> Callable[..., None]:
         write_evaluation(run, name, table_of(num_samples, passes, majorities or passes))
 
     return write
+
+
+@pytest.fixture(scope="session")
+def bare_run() -> Callable[..., Path]:
+    """Writes a finished run of nothing but evaluations: (sweep, algorithm, seed, {name: {K: passes}}, **config)."""
+
+    def write(
+        sweep: Path,
+        algorithm: str,
+        seed: int,
+        evaluations: Mapping[str, Mapping[int, Sequence[float]]],
+        **config: Any,
+    ) -> Path:
+        run = sweep / f"{algorithm}{seed}"
+        base = {"algorithm": algorithm, "task": {"name": "t"}, "seed": seed, "rollout": {"temperature": 1.0}}
+        store.write_yaml(run / "run.yaml", base | config)
+        store.set_status(run, "finished", attempt=1)
+        for name, passes in evaluations.items():
+            write_evaluation(run, name, table_of(64, passes, passes))
+        return run
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def set_manifest() -> Callable[..., None]:
+    """Changes the manifest of an evaluation: (run, name, **changes); a value of ... removes the field."""
+
+    def change(run: Path, name: str, **changes: Any) -> None:
+        path = run / "eval" / f"{name}.json"
+        merged = {**json.loads(path.read_text()), **changes}
+        store.write_json(path, {key: value for key, value in merged.items() if value is not ...})
+
+    return change
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import store
-from reports import comparison, overview, pass_maj, runs
+from reports import comparison, evaluations, overview, pass_maj
 from reports.parts.arms import arms_of
 from reports.parts.critic import critic_note, late_mean
 from reports.parts.table import Table
@@ -22,13 +22,13 @@ def captions(sweep: Path) -> list[str]:
 
 def test_seeds_of_one_starting_model_are_said_to_be(tmp_path: Path, make_run) -> None:
     paths = [make_run(tmp_path, algorithm, seed) for algorithm in ("dapo", "grpo") for seed in (0, 1)]
-    assert len(captions(tmp_path)) == 4
+    assert len(captions(tmp_path)) == 6
     assert not any(SAME in caption for caption in captions(tmp_path))  # the starting weights are not known
     for path in paths:
         store.write_json(path / "provenance.json", {"start_weights_sha256": "a" * 64})
     assert all(caption.count("new training seeds") == caption.count(SAME) for caption in captions(tmp_path))
     store.write_json(paths[0] / "provenance.json", {"start_weights_sha256": "b" * 64})
-    assert len(captions(tmp_path)) == 4
+    assert len(captions(tmp_path)) == 6
     assert not any(SAME in caption for caption in captions(tmp_path))
 
 
@@ -60,8 +60,8 @@ def test_the_tie_rate_is_that_of_the_largest_k(tmp_path: Path, make_run) -> None
     store.write_json(run / "eval" / "test.json", manifest | {"tie_rate": {"2": 0.4, "16": 0.03, "8": 0.07}})
     start = {key: value for key, value in manifest.items() if key != "tie_rate"}
     store.write_json(run / "eval" / "start.json", start)
-    table = runs.render(store.read_sweep(tmp_path)).blocks[0]
+    table = evaluations.render(store.read_sweep(tmp_path)).blocks[1]
     assert isinstance(table, Table)
     column = table.columns.index("Tied at largest K")
-    assert {row[0].text: row[column].text for row in table.rows} == {"Starting model": "n/a", "GRPO": "0.030"}
+    assert {row[0].text: row[column].text for row in table.rows} == {"Starting model": "n/a", "GRPO": "3.0 %"}
     assert [record["tied_rate"] for record in table.records] == [None, 0.03]

@@ -1,12 +1,14 @@
 """GSM8K: every gold accepts itself and nothing else, rows are checked, the format score tells samples apart."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tasks.gsm8k import Gsm8k
 from tasks.parts.problem import Problem, Split
+from tasks.parts.selftest import self_test
 
 TASK = Gsm8k()
 ROW = {"question": "Ann has 9 pens and buys 9. How many?", "answer": "9+9=<<9+9=18>>18 pens\n#### 18"}
@@ -26,6 +28,7 @@ def test_a_row_becomes_a_problem():
         'Then end with one last line that holds only the answer, written "#### <number>".',
         gold="18",
         solution="9+9=18 pens\n#### 18",
+        question="Ann has 9 pens and buys 9. How many?",
     )
     assert expected == PROBLEM
 
@@ -101,6 +104,26 @@ def test_the_task_hands_the_cut_to_the_grader():
     assert TASK.grade(PROBLEM, "9+9=18\n#### 18").correct is True
     cut = TASK.grade(PROBLEM, "9+9=18\n#### 18", truncated=True)
     assert (cut.correct, cut.parsed, cut.truncated) == (False, False, True)
+
+
+def test_many_at_once_are_graded_as_one_by_one():
+    items = [(PROBLEM, "#### 18", False), (PROBLEM, "18", False), (PROBLEM, "#### 18", True), (PROBLEM, "", False)]
+    one_by_one = [TASK.grade(problem, text, truncated=truncated) for problem, text, truncated in items]
+    assert TASK.grade_all(items) == one_by_one
+    assert [grade.method in TASK.strict_methods for grade in one_by_one] == [True, False, False, False]
+
+
+def test_other_columns_reach_the_problem():
+    assert TASK.from_row("train", 0, {**ROW, "source": "ours", "note": None}).columns == {"source": "ours"}
+
+
+def test_the_self_test_passes_on_public_data_and_names_a_wrong_gold(shared_dir: Path):
+    problems = public_problems(shared_dir, "test")[::10]
+    assert self_test(TASK, problems) == []
+    spoilt = replace(problems[3], gold="0.123", solution=problems[3].solution)
+    (failure,) = self_test(TASK, [*problems[:3], spoilt])
+    assert (failure.problem_id, failure.what) == (problems[3].id, "gold refused")
+    assert failure.detail.startswith("gold '0.123', graded ")
 
 
 def test_validation_is_cut_from_train():

@@ -1,0 +1,119 @@
+"""What is wrong with a run's reward: idle knobs, functions that cannot be called, a schema that is none."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from algorithms.axes.imitation import Imitation
+from bench.checks_evaluation import at_hand
+from bench.checks_objective import dead_knob
+from bench.config import Run
+
+_PROBLEMS_LOOKED_AT = 64
+
+
+def reward_mistakes(run: Run) -> Iterator[str]:
+    """One line for each mistake: dotted path, value given, what would be right."""
+    reward = run.reward
+    if isinstance(run.objective, Imitation) and not run.objective.source.samples:
+        for knob in ("source", "format_rule", "format_schema", "functions", "noise", "sparsity"):
+            yield from _dead(run, knob, f"{run.algorithm} reads worked solutions, and no completion is graded")
+        return
+    if reward.source == "verifier" and reward.correct <= reward.wrong:
+        yield f"reward.correct: {reward.correct:g} given, must be above reward.wrong = {reward.wrong:g}"
+    yield from _idle(run)
+    if reward.noise is not None and not (reward.noise.false_positive or reward.noise.false_negative):
+        yield "reward.noise: given, but both of its rates are 0, so it could not act; leave it out"
+    yield from _schema(run)
+    yield from _functions(run)
+
+
+def _idle(run: Run) -> Iterator[str]:
+    """Knobs of a part that this source, or this objective, has no use for."""
+    reward, reads_reward = run.reward, run.objective.needs.reward
+    # Of an objective that reads no reward, the check on objectives has refused the three numbers already.
+    numbers = ("correct", "wrong") if reads_reward else ()
+    form = ("format_rule", "format_schema")
+    if reward.source == "random":
+        for knob in (*numbers, *(("format",) if reads_reward else ()), *form, "functions", "noise"):
+            yield from _dead(run, knob, "reward.source=random is a coin alone, worth 1 or 0")
+        return
+    if reward.source != "verifier":
+        for knob in (*numbers, "noise"):
+            yield from _dead(run, knob, f"reward.source={reward.source} has no verdict")
+    if reward.source == "format_only":
+        yield from _dead(run, "functions", "reward.source=format_only is the format score alone")
+        if reads_reward and not reward.format:
+            yield "reward.format: 0 given, but reward.source=format_only has no other reward; give reward.format=1"
+    elif not reward.format:
+        for knob in form:
+            yield from _dead(run, knob, "reward.format is 0")
+    if reward.source == "functions" and not reward.functions:
+        yield "reward.functions: none given, but reward.source=functions has no other reward; name at least one"
+    if reward.source == "verifier" and not reads_reward:
+        why = f"{run.algorithm} reads the verdict, not the reward (reward.source=functions makes them the verdict)"
+        yield from _dead(run, "functions", why)
+
+
+def _dead(run: Run, knob: str, why: str) -> Iterator[str]:
+    for line in dead_knob(run.reward, "reward", knob, why):
+        # The value of a whole section would be its Python form.
+        yield line if knob not in ("functions", "noise") else f"reward.{knob}: given, but {line.partition(', but ')[2]}"
+
+
+def _schema(run: Run) -> Iterator[str]:
+    reward = run.reward
+    if reward.format_schema is None:
+        return
+    given = f'reward.format_schema: "{reward.format_schema}" given, but'
+    if reward.format_rule != "json":
+        yield f"{given} reward.format_rule is {reward.format_rule}, so it could not act; leave it out"
+        return
+    from bench.json_form import schema_mistake
+
+    path = Path(reward.format_schema).expanduser()
+    if not path.is_file():
+        yield f"{given} there is no such file here (looked in {Path.cwd()})"
+        return
+    try:
+        mistake = schema_mistake(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        mistake = f"cannot be read as JSON: {error}"
+    if mistake is not None:
+        yield f"{given} it {mistake}"
+
+
+def _functions(run: Run) -> Iterator[str]:
+    """Each function is imported and asked what it takes, in a process of its own: nothing of the user's runs here."""
+    if not run.reward.functions:
+        return
+    from bench.reward_functions import describe
+
+    columns = _columns(run)
+    for index, function in enumerate(run.reward.functions):
+        path = f"reward.functions.{index}"
+        if not function.weight:
+            yield f"{path}.weight: 0 given, so {function.function} could not act; leave the function out"
+        try:
+            wanted = describe(function.function)
+        except ValueError as error:
+            yield f"{path}.function: {function.function} {error}"
+            continue
+        missing = None if columns is None else wanted.missing(columns)
+        if missing is not None:
+            yield f"{path}.function: {function.function} {missing}"
+
+
+def _columns(run: Run) -> list[str] | None:
+    """The columns of the task's first problems; None where they are not at hand, and the first rollout will tell."""
+    if not at_hand(run.task):
+        return None
+    from bench.problems import load_problems, num_problems
+    from bench.rewards import columns_of
+
+    try:
+        there = num_problems(run.task, "train")
+        looked_at = _PROBLEMS_LOOKED_AT if there is None else min(there, _PROBLEMS_LOOKED_AT)
+        return list(columns_of(load_problems(run.task, "train", 0, looked_at)))
+    except ValueError:
+        return None  # said already, by the check on the data's size

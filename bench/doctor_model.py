@@ -1,0 +1,151 @@
+"""The checks of `bench doctor` that need the model: it loads, its tokenizer keeps answers, prompts fit the context."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from bench.config import PretrainedModel, Prompt, Run, TinyModel
+from bench.doctor import Check, Material
+from bench.models import LanguageModel, ModelUnavailable, create_tiny, load_pretrained
+from bench.prompting import encode_prompts
+from tasks.parts.problem import Problem
+
+_SOLUTIONS = 200
+_QUOTED_LINES = 40
+_TOO_LONG_WARNED = 0.05
+# In float32: the weights, and for what a run resumes from also AdamW's two moments.
+_WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12
+
+
+def model_checks(run: Run, materials: Sequence[Material]) -> Iterator[Check]:
+    """Load the model and look at it and at what it is given."""
+    if run.device == "cuda" and not torch.cuda.is_available():
+        yield Check("model", "fail", ("device: cuda given, but torch sees no CUDA device here; use device=cpu",))
+    try:
+        model = (
+            create_tiny(run.model, run.alphabet, run.seed)
+            if isinstance(run.model, TinyModel)
+            else load_pretrained(run.model)
+        )
+    except ModelUnavailable as error:
+        yield Check("model", "fail", (str(error), "tokenizer, context and prompt are not checked"))
+        return
+    check = loaded(run, model)
+    yield check
+    yield room(run, model)
+    if check.state == "fail" or not materials or materials[0].label:
+        return
+    own = materials[0]
+    yield round_trip(model, own)
+    try:
+        yield lengths(run, model, materials)
+        yield written(run, model, own)
+    except Exception as error:  # a chat template is a program of the model's author
+        reason = " ".join(str(error).split())[:300]
+        advice = "use model.prompt_format=plain, or set a chat template in the tokenizer"
+        yield Check("prompt", "fail", (f"the chat template cannot write it: {reason}", advice))
+
+
+def loaded(run: Run, model: LanguageModel) -> Check:
+    """Size, context and the way prompts are written."""
+    size = sum(parameter.numel() for parameter in model.network.parameters())
+    name = run.model.path if isinstance(run.model, PretrainedModel) else "tiny model, made from scratch"
+    context = f"context {model.context:,} tokens" if model.context else "no stated context"
+    if model.prompt_format == "chat":
+        how = "prompts are one user turn in the tokenizer's chat template"
+    elif isinstance(run.model, PretrainedModel) and run.model.prompt_format == "auto":
+        how = "prompts are plain text, because the tokenizer has no chat template"
+    else:
+        how = "prompts are plain text"
+    lines = [name, f"{size / 1e6:,.1f} million parameters, {context}", f"{how} ({model.prompt_format})"]
+    if model.prompt_format == "chat" and not model.tokenizer.chat_template:
+        mistake = "model.prompt_format: chat given, but the tokenizer has no chat template: use plain or auto"
+        return Check("model", "fail", (*lines, mistake))
+    return Check("model", "ok", tuple(lines))
+
+
+def room(run: Run, model: LanguageModel) -> Check:
+    """Whether the final model and the checkpoints fit the disk."""
+    size = sum(parameter.numel() for parameter in model.network.parameters())
+    networks = 2 if run.objective.needs.critic else 1
+    # A new checkpoint is written before the oldest goes.
+    kept = run.checkpoint.keep + 1 if run.checkpoint.every else 0
+    needed = size * (_WEIGHT_BYTES + kept * networks * _CHECKPOINT_BYTES)
+    root = Path(run.output.root).absolute()
+    free = shutil.disk_usage(next(folder for folder in (root, *root.parents) if folder.is_dir())).free
+    line = f"model and checkpoints take about {_size(needed)} of {_size(free)} free"
+    return Check("room", "fail" if needed > free else "warn" if 2 * needed > free else "ok", (line,))
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"
+
+
+def round_trip(model: LanguageModel, own: Material) -> Check:
+    """Whether the tokenizer gives worked solutions back, and which token ends a completion."""
+    ends = ", ".join(f"{model.tokenizer.convert_ids_to_tokens(i)} ({i})" for i in model.end_ids)
+    ended = f"a completion ends with {ends}"
+    changed: list[tuple[Problem, str]] = []
+    answered = [(p, text) for p in (*own.train, *own.test)[:_SOLUTIONS] if (text := own.task.stated(p)) is not None]
+    for problem, text in answered:
+        back = model.decode(model.encode_completion(text))
+        if not own.task.grade(problem, back).correct and own.task.grade(problem, text).correct:
+            lost = f"{problem.id}: its worked solution comes back from the tokenizer as {back[-80:]!r}, a wrong answer"
+            return Check("tokenizer", "fail", (ended, lost))
+        changed += [(problem, back)] if back != text else []
+    if changed:
+        problem, back = changed[0]
+        first = (
+            f"{len(changed)} of {len(answered)} worked solutions come back changed, such as {problem.id}: {back[:80]!r}"
+        )
+        return Check("tokenizer", "warn", (ended, first))
+    return Check("tokenizer", "ok", (ended, f"{len(answered)} worked solutions come back unchanged"))
+
+
+def lengths(run: Run, model: LanguageModel, materials: Sequence[Material]) -> Check:
+    """Whether the longest prompt leaves room for a completion, and a completion room for a worked solution."""
+    budget = run.rollout.max_completion_tokens
+    longest, problem_id, too_long, asked = 0, "", 0, 0
+    for material, prompt, problems in _asked(run, materials):
+        for problem, ids in zip(problems, encode_prompts(model, material.task, problems, prompt), strict=True):
+            asked += 1
+            too_long += model.context is not None and len(ids) + budget > model.context
+            if len(ids) > longest:
+                longest, problem_id = len(ids), problem.id
+    of = f" of {model.context:,}" if model.context else ""
+    lines = [f"longest prompt {longest:,} ({problem_id}) + completion {budget:,} = {longest + budget:,}{of} tokens"]
+    if too_long:
+        lines.append(f"{too_long:,} of {asked:,} prompts leave no room for rollout.max_completion_tokens: lower it")
+        return Check("context", "fail", tuple(lines))
+    solved = [problem.solution for problem in materials[0].train[:_SOLUTIONS] if problem.solution]
+    long = sum(len(model.encode_completion(text)) > budget for text in solved)
+    if solved and long > _TOO_LONG_WARNED * len(solved):
+        lines.append(
+            f"{long} of {len(solved)} worked solutions are longer than rollout.max_completion_tokens: "
+            "completions like them would be cut"
+        )
+        return Check("context", "warn", tuple(lines))
+    return Check("context", "ok", tuple(lines))
+
+
+def _asked(run: Run, materials: Sequence[Material]) -> Iterator[tuple[Material, Prompt, Sequence[Problem]]]:
+    """Every prompt that the model is given: in training, and in each evaluation."""
+    most = run.evaluation.problems
+    yield materials[0], run.prompt, materials[0].train
+    for material in materials:
+        yield material, run.prompt, material.test[:most]
+    if run.evaluation.start:
+        yield from ((materials[0], prompt, materials[0].test[:most]) for prompt in run.evaluation.start_prompts)
+
+
+def written(run: Run, model: LanguageModel, own: Material) -> Check:
+    """The first training prompt as the model sees it, special tokens and all."""
+    problem = own.train[0]
+    (ids,) = encode_prompts(model, own.task, [problem], run.prompt)
+    text = str(model.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    lines = text.split("\n")
+    more = [f"  ... {len(lines) - _QUOTED_LINES} more lines"] if len(lines) > _QUOTED_LINES else []
+    about = f"{problem.id} as the model sees it ({run.prompt.label}, {len(ids)} tokens), gold {problem.gold}:"
+    return Check("prompt", "ok", (about, *(f"  | {line}" for line in lines[:_QUOTED_LINES]), *more))

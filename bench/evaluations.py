@@ -1,0 +1,135 @@
+"""The evaluations of a run: which there are, and how the starting model's are shared between runs.
+
+`start` and `test` are the starting and the final model on the run's own task. `start_<prompt>` is the starting model
+under another prompt, and `start_<label>`, `test_<label>` are the two on another task.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from bench.config import Prompt, Run, task_content
+from bench.evaluation.driver import Plan, evaluate, write_evaluation
+from bench.evaluation.journal import Journal
+from bench.fingerprint import data_digest
+from bench.generate import sample
+from bench.models import LanguageModel
+from bench.prepare import Start, cached, start_content, starting_model
+from bench.problems import num_problems
+from bench.progress import progress
+from bench.store import write_bytes
+from bench.tracking import TrackingError, prepare_store
+from tasks.parts.problem import Task
+
+Which = Literal["start", "test"]
+FILES = ("parquet", "estimates.parquet", "jsonl.zst", "json")
+"""What an evaluation leaves behind; the manifest is the last."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One evaluation of a run's starting or final model."""
+
+    name: str
+    task: Task
+    prompt: Prompt
+
+
+def wanted(run: Run, which: Which) -> Iterator[Wanted]:
+    """The evaluations of the starting model or of the final one, the run's own task first."""
+    yield Wanted(which, run.task, run.prompt)
+    if which == "start":
+        yield from (Wanted(f"start_{p.label}", run.task, p) for p in run.evaluation.start_prompts)
+    yield from (Wanted(f"{which}_{label}", task, run.prompt) for label, task in run.evaluation.also.items())
+
+
+def plan_of(run: Run, one: Wanted, purpose: str, seed: int) -> Plan:
+    """How that evaluation samples: the run's settings, on as many test problems as the task has."""
+    config = run.evaluation
+    there = num_problems(one.task, "test")
+    return Plan(
+        split="test",
+        problems=config.problems if there is None or one.task == run.task else min(config.problems, there),
+        samples=config.samples,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        max_completion_tokens=run.rollout.max_completion_tokens,
+        seed=seed,
+        purpose=purpose,
+        prompt=one.prompt,
+    )
+
+
+def evaluate_final(run: Run, policy: LanguageModel, folder: Path, about: dict[str, Any]) -> None:
+    """Every evaluation of the final model into `folder`; a killed one goes on where it was.
+
+    Args:
+        about: what the model is, for the manifest; with the digest of its weights.
+    """
+    for one in wanted(run, "test"):
+        plan = plan_of(run, one, "evaluation", run.seed)
+        label = f"evaluating {run.algorithm} seed {run.seed}{'' if one.task == run.task else f' on {one.name}'}"
+        _evaluate(run, one, plan, policy, folder, folder / f".{one.name}.journal.jsonl", label, about)
+
+
+def start_evaluations(run: Run, start: Start) -> list[tuple[str, Path]]:
+    """Name and folder of each evaluation of the starting model; each is sampled once for all runs that share it."""
+    return [(one.name, _start_evaluation(run, start, one)) for one in wanted(run, "start")]
+
+
+def copy_evaluation(name: str, source: Path, target: Path) -> None:
+    """Copy a shared evaluation into the run, which is then sufficient by itself."""
+    for suffix in FILES:
+        write_bytes(target / f"{name}.{suffix}", (source / f"start.{suffix}").read_bytes())
+
+
+def _start_evaluation(run: Run, start: Start, one: Wanted) -> Path:
+    config = {name: value for name, value in run.dump()["evaluation"].items() if name not in ("also", "start_prompts")}
+    content = {**start_content(run), **task_content(one.task), "prompt": one.prompt.model_dump(mode="json")}
+    content |= {"evaluation": config, "max_completion_tokens": run.rollout.max_completion_tokens}
+
+    def make(folder: Path) -> dict[str, Any]:
+        torch.set_num_threads(run.threads if run.warm_start is None else run.warm_start.threads)
+        plan = plan_of(run, one, "evaluation of the start", 0)
+        journal = folder.with_name(f"{folder.name}.journal.jsonl")
+        label = f"evaluating the starting model{'' if one.name == 'start' else f' as {one.name}'}"
+        stored = Wanted("start", one.task, one.prompt)
+        _evaluate(run, stored, plan, start.model, folder, journal, label, {"model": "starting model", **content})
+        return {}
+
+    return cached(Path(run.output.cache), "start_evaluation", content, make)
+
+
+def _evaluate(
+    run: Run, one: Wanted, plan: Plan, model: LanguageModel, folder: Path, path: Path, label: str, about: dict[str, Any]
+) -> None:
+    key = data_digest({**about, **task_content(one.task), "plan": plan.record()})
+    journal = Journal(path, key)
+    with progress(label, plan.problems * plan.samples) as advance:
+        evaluated = evaluate(model, one.task, plan, sample, lambda done: advance(done, ""), journal)
+    told = {"model": about["model"], "rollout_temperature": run.rollout.temperature}
+    write_evaluation(folder, one.name, evaluated, one.task, plan, run.evaluation.all_ks, told)
+    journal.close()
+
+
+def prepare(runs: Sequence[Run]) -> None:
+    """Make whatever these runs share, the tracker's experiment first; what is there already is left alone."""
+    for uri, sweep in {(run.tracking_uri, run.output.sweep): None for run in runs if run.tracking.enabled}:
+        try:
+            prepare_store(uri, sweep)
+        except TrackingError as error:
+            print(f"{error}. Runs go on; their files have everything.", file=sys.stderr)
+    done: set[str] = set()
+    for run in runs:
+        dump = run.dump()
+        key = data_digest({**start_content(run), **{name: dump[name] for name in ("evaluation", "task", "prompt")}})
+        if key in done:
+            continue
+        done.add(key)
+        start = starting_model(run)
+        if run.evaluation.start:
+            start_evaluations(run, start)

@@ -1,0 +1,263 @@
+"""The reward: what a completion is worth in training, and the verdict that the learner is told, which may be wrong.
+
+    reward = verdict (or coin) + format x form + sum of weight x the user's functions
+
+What cannot be told in one part cannot be told in all: NaN, unscorable. Every draw is a function of the seed and of the
+completion's place in the run, so that it is the same for every algorithm and after a resume. Evaluation knows none of
+this.
+"""
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from algorithms.axes.preference import Preference
+from bench.config import Run
+from bench.config_reward import RewardFunction
+from bench.reward_functions import Columns, Result, Wanted, call_all, describe
+from bench.seeding import stream_key, uniforms
+from bench.store import append_jsonl
+from tasks.parts.formats import think_answer_score
+from tasks.parts.problem import Grade, Problem
+
+BUILT_IN = ("prompts", "prompt", "problem_id", "gold")
+"""Columns that every task has; a column of the data with the same name is not passed on."""
+JSON_FORM = RewardFunction(function="bench.json_form:scores", limit_seconds=5.0)
+IDS_NAMED = 5
+
+
+class RewardMistake(ValueError):
+    """A user's reward function that cannot be one; the message names it, what is expected and what it gave."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One graded completion and its place in the run, which its draws depend on."""
+
+    problem: Problem
+    text: str
+    grade: Grade
+    round: int
+    position: int
+    """Of the prompt in its round."""
+    member: int
+    """Of the completion in its group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """What the learner is told of one completion."""
+
+    reward: float
+    """Not finite: unscorable."""
+    observed: bool | None
+    """The verdict as the learner sees it; None without a label, or where it could not be told."""
+    labelled: bool = True
+    """False: reward.sparsity left its prompt without a label."""
+    failures: int = 0
+    """How many of the user's functions raised, took too long or returned nonsense for it."""
+
+
+@dataclass(frozen=True)
+class Rewarder:
+    """The run's reward, with what it remembers of the user's functions."""
+
+    run: Run
+    log: Path | None = None
+    """JSON lines of every failure of a user's function."""
+    told: set[str] = field(default_factory=set[str])
+    called: set[str] = field(default_factory=set[str])
+    """Functions that have returned a batch as they should, so that a later mistake is one completion's."""
+    wanted: dict[str, Wanted] = field(default_factory=dict[str, Wanted])
+    slow: set[str] = field(default_factory=set[str])
+    """Functions whose batches take longer than one completion may, and which are called one by one at once."""
+
+    def worths(self, samples: Sequence[Sample]) -> list[Worth]:
+        """The reward and the observed verdict of each completion."""
+        has_label = self._labelled(samples)
+        worths = iter(self._worths([sample for sample, labelled in zip(samples, has_label, strict=True) if labelled]))
+        unlabelled = Worth(reward=math.nan, observed=None, labelled=False)
+        return [next(worths) if labelled else unlabelled for labelled in has_label]
+
+    def _labelled(self, samples: Sequence[Sample]) -> list[bool]:
+        share = self.run.reward.sparsity
+        if share == 1 or isinstance(self.run.objective, Preference):
+            return [True] * len(samples)
+        # By the problem alone: a data set that is passed twice has labels for the same of its prompts.
+        keys = [stream_key(self.run.seed, "reward label", sample.problem.id) for sample in samples]
+        return [draw < share for draw in _draws(keys)]
+
+    def _worths(self, samples: Sequence[Sample]) -> list[Worth]:
+        reward = self.run.reward
+        failures: Counter[int] = Counter()
+        total = [0.0] * len(samples)
+        bits: list[bool | None] = [None] * len(samples)
+        if reward.source in ("verifier", "random"):
+            bits = self._verdicts(samples) if reward.source == "verifier" else self._coins(samples)
+            worth = (reward.correct, reward.wrong) if reward.source == "verifier" else (1.0, 0.0)
+            total = [math.nan if bit is None else worth[0] if bit else worth[1] for bit in bits]
+        if reward.format or reward.source == "format_only":
+            form = self._form(samples, failures)
+            total = [value + reward.format * own for value, own in zip(total, form, strict=True)]
+            if reward.source == "format_only":
+                bits = [own >= 1 for own in form]
+        for index, function in enumerate(reward.functions):
+            values = self._call(f"reward.functions.{index}", function, samples, failures)
+            total = [value + function.weight * own for value, own in zip(total, values, strict=True)]
+        if reward.source == "functions":
+            bits = [value > 0 for value in total]
+        return [
+            Worth(reward=value, observed=bit if math.isfinite(value) else None, failures=failures[i])
+            for i, (value, bit) in enumerate(zip(total, bits, strict=True))
+        ]
+
+    def _verdicts(self, samples: Sequence[Sample]) -> list[bool | None]:
+        """The verifier's bits, some of them flipped where the run asks for noise."""
+        bits = [sample.grade.correct for sample in samples]
+        noise = self.run.reward.noise
+        if noise is None:
+            return bits
+        draws = _draws([self._key("reward noise", sample) for sample in samples])
+        rates = [noise.false_negative if bit else noise.false_positive for bit in bits]
+        flips = [draw < rate for draw, rate in zip(draws, rates, strict=True)]
+        return [None if bit is None else bit != flip for bit, flip in zip(bits, flips, strict=True)]
+
+    def _coins(self, samples: Sequence[Sample]) -> list[bool | None]:
+        return [draw < 0.5 for draw in _draws([self._key("random reward", sample) for sample in samples])]
+
+    def _key(self, name: str, sample: Sample) -> int:
+        place = (sample.round, sample.position, sample.problem.id, sample.member)
+        return stream_key(self.run.seed, name, *place)
+
+    def _form(self, samples: Sequence[Sample], failures: Counter[int]) -> list[float]:
+        match self.run.reward.format_rule:
+            case "task":
+                scores = [self.run.task.format_score(sample.problem, sample.text) for sample in samples]
+                # A task that is not ours may not be able to tell.
+                return [math.nan if score is None else score for score in scores]  # pyright: ignore[reportUnnecessaryComparison]
+            case "think_answer":
+                return [think_answer_score(sample.text) for sample in samples]
+            case "json":
+                return self._call("reward.format_rule", JSON_FORM, samples, failures, {"schema": self._schema})
+
+    @cached_property
+    def _schema(self) -> Any:
+        path = self.run.reward.format_schema
+        return True if path is None else json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+
+    def _call(
+        self,
+        knob: str,
+        function: RewardFunction,
+        samples: Sequence[Sample],
+        failures: Counter[int],
+        constants: Columns | None = None,
+    ) -> list[float]:
+        """The function's number for each completion, NaN where it gave none; who failed is counted and logged.
+
+        All at once, in the time that one completion may take: what comes back has kept every limit. Where it does not,
+        one by one, so that a completion costs no other its reward.
+        """
+        if not samples:
+            return []
+        name, refused = function.function, f"{knob}: {function.function}"
+        one_by_one = name in self.slow
+        answers: list[Result | str] = []
+        if not one_by_one:
+            answers = self._answers(refused, function, [samples], constants)
+            one_by_one = _trouble(answers[0]) is not None and len(samples) > 1 and not self._refuses(name, answers)
+        if one_by_one:
+            answers = self._answers(refused, function, [[sample] for sample in samples], constants)
+            if all(_trouble(answer) is None for answer in answers):
+                self.slow.add(name)
+        if self._refuses(name, answers):
+            raise RewardMistake(f"{refused} {_refusal(answers)}")
+        self.called.add(name)
+        troubles = [_trouble(answer) for answer in answers]
+        lost = [(i, trouble) for i, trouble in enumerate(troubles) if trouble is not None]
+        failures.update(i for i, _ in lost)
+        self._report(name, [(samples[i], trouble) for i, trouble in lost])
+        if len(answers) == 1 and not lost:
+            return list(answers[0].values) if isinstance(answers[0], Result) else []
+        return [answer.values[0] if isinstance(answer, Result) and answer.values else math.nan for answer in answers]
+
+    def _refuses(self, name: str, answers: Sequence[Result | str]) -> bool:
+        """Whether the function's first answers are no rewards, or there is none: then it is wrong, and not the data."""
+        mistaken = any(isinstance(answer, Result) and answer.mistake for answer in answers)
+        failed = len(answers) > 1 and all(isinstance(answer, str) for answer in answers)
+        return name not in self.called and (mistaken or failed)
+
+    def _answers(
+        self,
+        refused: str,
+        function: RewardFunction,
+        batches: Sequence[Sequence[Sample]],
+        constants: Columns | None,
+    ) -> list[Result | str]:
+        """What the function gives for each batch; `refused` begins the message if it cannot be asked."""
+        try:
+            if function.function not in self.wanted:
+                self.wanted[function.function] = describe(function.function)
+            wanted = self.wanted[function.function]
+            requests: list[tuple[list[str], Columns]] = []
+            for samples in batches:
+                columns = {**columns_of([sample.problem for sample in samples]), **(constants or {})}
+                missing = wanted.missing(list(columns))
+                if missing is not None:
+                    raise ValueError(missing)
+                requests.append(([sample.text for sample in samples], wanted.of(columns)))
+            return call_all(wanted, requests, limit_seconds=function.limit_seconds)
+        except ValueError as error:
+            raise RewardMistake(f"{refused} {error}") from None
+
+    def _report(self, name: str, lost: Sequence[tuple[Sample, str]]) -> None:
+        """Every failure in the log; on stderr one line the first time that an exception of this type comes."""
+        for sample, trouble in lost:
+            if self.log is not None:
+                place = {"problem_id": sample.problem.id, "round": sample.round, "member": sample.member}
+                append_jsonl(self.log, {"function": name, **place, "error": trouble})
+            kind = f"{name} {trouble.partition(':')[0]}"
+            if kind not in self.told:
+                self.told.add(kind)
+                of_kind = [other for other, text in lost if text.partition(":")[0] == trouble.partition(":")[0]]
+                ids = list(dict.fromkeys(other.problem.id for other in of_kind))
+                more = f" and {len(ids) - IDS_NAMED} more" if len(ids) > IDS_NAMED else ""
+                print(
+                    f"{self.run.algorithm} seed {self.run.seed}: reward function {name} failed on {len(of_kind)} of a "
+                    f"rollout's completions, which are unscorable: {trouble} (of {', '.join(ids[:IDS_NAMED])}{more})",
+                    file=sys.stderr,
+                )
+
+
+def columns_of(problems: Sequence[Problem]) -> dict[str, list[Any]]:
+    """What a reward function may take beside the completions: a list for each column, None where a row lacks it."""
+    own = {name: None for problem in problems for name in problem.columns if name not in (*BUILT_IN, "completions")}
+    prompts = [problem.prompt for problem in problems]
+    return {
+        "prompts": prompts,
+        "prompt": prompts,
+        "problem_id": [problem.id for problem in problems],
+        "gold": [problem.gold for problem in problems],
+        **{name: [problem.columns.get(name) for problem in problems] for name in own},
+    }
+
+
+def _draws(keys: Sequence[int]) -> list[float]:
+    """A uniform number in [0, 1) of each key's stream."""
+    return uniforms(keys, 0, 1)[:, 0].tolist() if keys else []
+
+
+def _trouble(answer: Result | str) -> str | None:
+    """Why there is no number; None where there is."""
+    return answer if isinstance(answer, str) else answer.mistake
+
+
+def _refusal(answers: Sequence[Result | str]) -> str:
+    mistakes = [answer.mistake for answer in answers if isinstance(answer, Result) and answer.mistake]
+    return mistakes[0] if mistakes else f"failed on each of {len(answers)} completions: {answers[0]}"

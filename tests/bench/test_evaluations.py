@@ -1,0 +1,70 @@
+"""The evaluations of a run: other prompts for the starting model, other tasks for both, each shared and named."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.config import Run
+from bench.dialect import ConfigError
+from bench.evaluation import read_estimates
+from bench.evaluations import FILES
+from bench.loading import build_run
+from bench.train import execute
+
+MakeRun = Callable[..., Run]
+
+HARDER = {"name": "chain_sum", "num_terms": 3, "num_digits": 1}
+BARE = [{"style": "question"}]
+
+
+def test_other_tasks_and_prompts_are_evaluated_beside_the_own_one(tiny_run: MakeRun, tmp_path: Path) -> None:
+    run = tiny_run("grpo", **{"evaluation.also": {"harder": HARDER}, "evaluation.start_prompts": BARE})
+    assert execute(run, tmp_path / "run").state == "finished"
+    folder = tmp_path / "run/eval"
+    names = ("start", "start_question", "start_harder", "test", "test_harder")
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{suffix}" for name in names for suffix in FILES}
+    manifests = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    assert [manifests[name]["task"]["num_terms"] for name in names] == [2, 2, 3, 2, 3]
+    assert manifests["start_question"]["prompt"] == {"style": "question", "shots": 0}
+    assert manifests["test"]["rollout_temperature"] == 1.0
+    # Three terms do not fit the model's habit of two, so the harder task is a different measurement.
+    assert read_estimates(folder / "test_harder.estimates.parquet").problem_id[0] == "chain_sum/test/0"
+
+
+def test_further_evaluations_leave_training_and_the_own_evaluation_alone(tiny_run: MakeRun, tmp_path: Path) -> None:
+    execute(tiny_run("grpo"), tmp_path / "a")
+    execute(tiny_run("grpo", **{"evaluation.also": {"harder": HARDER}}), tmp_path / "b")
+    for file in ("metrics.jsonl", "eval/test.parquet", "eval/start.parquet"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_they_enter_the_identity_of_the_run(tiny_run: MakeRun) -> None:
+    plain = tiny_run("grpo")
+    assert tiny_run("grpo", **{"evaluation.also": {"harder": HARDER}}).id != plain.id
+    assert tiny_run("grpo", **{"evaluation.start_prompts": BARE}).id != plain.id
+    assert build_run(plain.dump()).id == plain.id
+    full = tiny_run("grpo", **{"evaluation.also": {"harder": HARDER}, "evaluation.start_prompts": BARE})
+    assert build_run(full.dump()).id == full.id
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"evaluation.start_prompts": BARE, "evaluation.start": False}, "they could not act"),
+        ({"evaluation.start_prompts": [{"style": "task"}]}, "the run's own prompt"),
+        ({"evaluation.start_prompts": BARE, "evaluation.also": {"question": HARDER}}, "names two evaluations"),
+        ({"evaluation.temperature": 0.0, "evaluation.top_p": 0.9}, "evaluation.top_p: 0.9 given"),
+        ({"prompt.style": "few_shot"}, "prompt: shots is 0, must be at least 1"),
+        ({"prompt.shots": 2}, "prompt: shots is 2"),
+        ({"prompt.style": "few_shot", "prompt.shots": 1}, "rollout.max_completion_tokens: 4 given"),
+        ({"evaluation.also": {"other": {"name": "no_task"}}}, "there is no task of that name"),
+        ({"evaluation.also": {"other": {"name": "gsm8k", "path": "nowhere"}}}, 'evaluation.also.other.path: "nowhere"'),
+        ({"evaluation.also": {"Other Task": HARDER}}, "evaluation.also"),
+    ],
+)
+def test_what_cannot_be_or_could_not_act_is_refused(tiny_run: MakeRun, knobs: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        tiny_run("grpo", **knobs)
+    assert message in "\n".join(error.value.lines)
