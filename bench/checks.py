@@ -21,7 +21,16 @@ _PROMPTS_LOOKED_AT = 64
 def check(run: Run) -> list[str]:
     """One line for each mistake: dotted path, value given, what would be right. Loads no model and needs no network."""
     missing = [*_model_files(run), *_data_files(run)]
-    parts = (_minibatches, evaluation_mistakes, reward_mistakes, _critic, objective_mistakes, _cadences, _context)
+    parts = (
+        _minibatches,
+        evaluation_mistakes,
+        reward_mistakes,
+        _critic,
+        objective_mistakes,
+        _cadences,
+        _context,
+        _splits,
+    )
     lines = [*missing, *(line for part in parts for line in part(run))]
     return lines if missing else [*lines, *_data_size(run), *_solutions(run), *prompt_mistakes(run)]
 
@@ -150,6 +159,19 @@ def _files_of(knob: str, task: Task, files: Mapping[Split, str]) -> Iterator[str
             if name not in there:
                 given = f'{knob}.path: "{task.path}" given'
                 yield f"{given}, but {name} is not in it; {task.name} reads {', '.join(wanted)}"
+
+
+def _splits(run: Run) -> Iterator[str]:
+    if not isinstance(run.task, DatasetTask):
+        return
+    there = run.task.source.splits
+    if "train" not in there:
+        yield (
+            f"task.name: {run.task.name} given, which has no train split to train on; "
+            "give it under evaluation.also, and another task here"
+        )
+    elif "validation" not in there and run.validation.every:
+        yield f"validation.every: {run.validation.every} given, but {run.task.name} has no validation split; must be 0"
 
 
 def _data_size(run: Run) -> Iterator[str]:

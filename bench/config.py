@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
 from bench.config_reward import Reward
+from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
 from tasks.parts.problem import DatasetTask, Task
 
@@ -294,6 +295,8 @@ class Run(Section):
         content |= task_content(self.task)
         content["evaluation"]["ks"] = self.evaluation.all_ks
         also = self.evaluation.also.items()
+        named = [own.function for own in self.reward.functions]
+        content["reward"] |= reward_fingerprint(named, self.reward.format_schema)
         content["evaluation"]["also"] = {label: task_content(task) for label, task in also}
         if isinstance(self.model, PretrainedModel):
             content["model"]["path"] = model_digest(self.model)

@@ -18,10 +18,11 @@ from bench.evaluation.journal import Journal
 from bench.fingerprint import data_digest
 from bench.generate import sample
 from bench.models import LanguageModel
+from bench.overlap import RULE, task_overlap
 from bench.prepare import Start, cached, start_content, starting_model
 from bench.problems import num_problems
 from bench.progress import progress
-from bench.store import write_bytes
+from bench.store import write_bytes, write_json
 from bench.tracking import TrackingError, prepare_store
 from tasks.parts.problem import Task
 
@@ -85,6 +86,20 @@ def copy_evaluation(name: str, source: Path, target: Path) -> None:
     """Copy a shared evaluation into the run, which is then sufficient by itself."""
     for suffix in FILES:
         write_bytes(target / f"{name}.{suffix}", (source / f"start.{suffix}").read_bytes())
+
+
+def write_overlap(run: Run, path: Path) -> None:
+    """How many test problems a run meets in training too, by task; counted once for all runs that share the data."""
+    tasks = {"": run.task, **run.evaluation.also}
+    content = {"rule": RULE, "tasks": {label: task_content(task) for label, task in tasks.items()}}
+
+    def make(folder: Path) -> dict[str, Any]:
+        also = {label: task_overlap(run.task, task) for label, task in run.evaluation.also.items()}
+        write_json(folder / "overlap.json", {**task_overlap(run.task), **({"also": also} if also else {})})
+        return {}
+
+    folder = cached(Path(run.output.cache), "overlap", content, make)
+    write_bytes(path, (folder / "overlap.json").read_bytes())
 
 
 def _start_evaluation(run: Run, start: Start, one: Wanted) -> Path:

@@ -27,7 +27,8 @@ METRICS: dict[str, str] = {
         "share of prompts sampled (of pairs found, where an objective learns from pairs) that carry a label"
     ),
     "reward/failures": (
-        "calls of the user's reward functions that raised, took too long or returned nonsense, counted per completion"
+        "completions on which a reward function (or the check against a JSON schema) raised, took too long or returned "
+        "nonsense, once for each function"
     ),
     "reward/num_timed_out": "number of completions sampled whose grader ran out of time, which counts as wrong",
     "reward/unscorable": (

@@ -25,6 +25,7 @@ from bench.models import LanguageModel, ModelUnavailable
 from bench.optimize import Diverged, adamw, take_step
 from bench.prepare import PreparationFailed, start_content, starting_model
 from bench.progress import progress
+from bench.rewards import RewardMistake
 from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
 from bench.seeding import stream_key
 from bench.train import make_cast
@@ -128,7 +129,7 @@ def compare(
                 for point in _measured(contenders, casts, steps, drift_by):
                     advance(len(contenders), "")
                     yield replace(point, update=0 if folder is None else checkpoint.step_of(folder))
-    except (ModelUnavailable, PreparationFailed, ContextTooSmall, NotFinite, Diverged) as error:
+    except (ModelUnavailable, PreparationFailed, ContextTooSmall, NotFinite, Diverged, RewardMistake) as error:
         raise ConfigError([str(error)]) from None
 
 
@@ -242,12 +243,12 @@ def _row(name: str, gradient: Gradient | None, skipped: str | None) -> Row:
 
 def _about(groups: Sequence[Group]) -> dict[str, Any]:
     members = [member for group in groups for member in group.members]
-    bits = torch.tensor([bit for group in groups for bit in group.correct], dtype=torch.float64)
+    known = [float(m.grade.correct) for m in members if m.grade.correct is not None]
     return {
         "prompts": len(groups),
         "completions": len(members),
         "tokens": sum(len(member.completion.token_ids) for member in members),
-        "accuracy": float(bits.nanmean()),
+        "accuracy": sum(known) / len(known) if known else float("nan"),
         "mixed_groups": sum(1 for group in groups if {0.0, 1.0} <= set(group.correct)),
     }
 

@@ -117,7 +117,7 @@ def _problems(task: DatasetTask, split: Split, file: Path | None, stamp: object)
     failures: list[str] = []
     for index, row in enumerate(_rows(task, split, file)):
         try:
-            if not task.selects(row):
+            if not task.selects(split, row):
                 continue
             problems.append(task.from_row(split, index, row))
         except ValueError as error:

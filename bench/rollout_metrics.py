@@ -77,7 +77,7 @@ def imperfection_metrics(reward: Reward, groups: Sequence[Group]) -> dict[str, f
             "reward/false_negatives": both.count((True, False)),
             "reward/flip_rate": sum(true != seen for true, seen in both) / len(both) if both else math.nan,
         }
-    if reward.functions:
+    if reward.functions or reward.format_rule == "json":
         metrics["reward/failures"] = sum(member.failures for member in members)
     if reward.sparsity < 1:
         metrics["reward/labelled_rate"] = sum(group.labelled for group in groups) / len(groups)

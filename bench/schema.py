@@ -69,7 +69,8 @@ class Place:
             return None
         if self.tag is None:
             return self.sections[0] if self.sections else None
-        if value.get(self.tag) not in self.choices:
+        tag = str(value.get(self.tag))
+        if (tag.partition("/")[0] if self.tag == "name" else tag) not in self.choices:
             return None
         if self.tag == "name":
             return catalog.load_task_class(str(value["name"]))

@@ -21,7 +21,7 @@ from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
 from bench.config import Run
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
-from bench.evaluations import copy_evaluation, evaluate_final, start_evaluations
+from bench.evaluations import copy_evaluation, evaluate_final, start_evaluations, write_overlap
 from bench.generate import ContextTooSmall, NotFinite, sample
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
@@ -35,6 +35,7 @@ from bench.optimize import Diverged, adamw
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
+from bench.rewards import RewardMistake
 from bench.rollout import NothingToLearn, Sampler
 from bench.tracking import TrackingError, mirror, prepare_store
 
@@ -44,7 +45,14 @@ class Interrupted(BaseException):
 
 
 SECONDS_BETWEEN_MIRRORS = 30.0
-ENDED_BY_A_SENTENCE = (NothingToLearn, PreparationFailed, ModelUnavailable, ContextTooSmall, EngineMismatch)
+ENDED_BY_A_SENTENCE = (
+    NothingToLearn,
+    PreparationFailed,
+    ModelUnavailable,
+    ContextTooSmall,
+    EngineMismatch,
+    RewardMistake,
+)
 """Failures whose message says what to change; a traceback would add nothing."""
 
 
@@ -124,6 +132,7 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
     store.write_json(directory / "formula.json", formula)
     start = starting_model(run)
+    write_overlap(run, directory / "overlap.json")
     if run.evaluation.start:
         for name, folder in start_evaluations(run, start):
             copy_evaluation(name, folder, directory / "eval")
@@ -137,7 +146,7 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     if cast.critic is not None and cast.critic_optimizer is not None:
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
-    sampler = Sampler(run, run.task, sample, instruments)
+    sampler = Sampler(run, run.task, sample, instruments, directory / "reward_failures.jsonl")
     learner = make_learner(run, cast, sampler, instruments)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:

@@ -30,6 +30,7 @@ from bench.statistics import (
     seeds_band,
     tied_with_best,
 )
+from bench.statistics.interval import crossed_half_width
 
 SAMPLES = 8
 SKILL, PROBLEM_SD, ARM_SD, BOTH_SD = 0.5, 1.5, 0.3, 0.3
@@ -113,8 +114,11 @@ def holds(interval: Interval, value: float) -> bool:
 # Ways to the interval for new seeds and new problems that were tried; each returns its half width.
 
 
-def satterthwaite(seeds: float, problems: float, interaction: float, freedom: tuple[int, int]) -> float:
-    variance = max(seeds + problems - interaction, seeds, problems)
+def satterthwaite(
+    seeds: float, problems: float, interaction: float, freedom: tuple[int, int], floor: bool = True
+) -> float:
+    """With the variance kept from falling below either source alone, or as it is."""
+    variance = max(seeds + problems - interaction, *((seeds, problems) if floor else (1e-12,)))
     spread = seeds**2 / freedom[0] + problems**2 / freedom[1]
     return float(special.stdtrit(max(variance**2 / spread, min(freedom)), 0.975)) * math.sqrt(variance)
 
@@ -166,6 +170,26 @@ def mean_squares(table: np.ndarray) -> tuple[tuple[float, float, float], float]:
     rest = table - by_seed[:, None] - by_problem + table.mean()
     interaction = (rest**2).sum() / ((seeds - 1) * (problems - 1))
     return (problems * by_seed.var(ddof=1), seeds * by_problem.var(ddof=1), interaction), 1 / math.sqrt(table.size)
+
+
+def mixed(seeds: int, share: float, interaction: float, simulations: int, problems: int = 500) -> dict[str, int]:
+    """Normal data by the share of the seeds in the variance of the mean: ours, and the two it is the mean of.
+
+    Args: interaction, its share in the mean square of problems.
+    """
+    generator, freedom = np.random.default_rng([6, seeds]), (seeds - 1, problems - 1)
+    between = 1 - share if share < 1 else 0.02
+    expected = np.array([share + interaction * between, between, interaction * between])
+    degrees = np.array([*freedom, freedom[0] * freedom[1]])
+    hits = {"Satterthwaite": 0, "generalised": 0, "ours": 0}
+    for _ in range(simulations):
+        of_seeds, of_problems, of_both = expected * generator.chisquare(degrees) / degrees
+        distance = abs(generator.normal()) * math.sqrt(expected[0] + expected[1] - expected[2])
+        ours = crossed_half_width((of_seeds, of_problems, of_both), freedom, 0.95)
+        lean = satterthwaite(of_seeds, of_problems, of_both, freedom, floor=False)
+        for name, width in (("Satterthwaite", lean), ("generalised", 2 * ours - lean), ("ours", ours)):
+            hits[name] += distance <= width
+    return hits
 
 
 def false_equivalence(design: Design, simulations: int, seed: int = 1) -> int:
@@ -267,6 +291,7 @@ def head(title: str, *columns: str) -> None:
     row(*("---" for _ in columns))
 
 
+MIXED = ("Satterthwaite", "generalised", "ours")
 DESIGN = ("seeds", "problems", "seed effect")
 
 
@@ -278,6 +303,16 @@ def main(simulations: int) -> None:
     for design in DESIGNS:
         found = alternatives(design, simulations).values()
         row(design, *(f"{100 * hits / simulations:.1f} ({width:.2f})" for hits, width in found))
+    head("Normal data, new seeds and problems", "seeds", "seeds' share of the variance", "interaction", *MIXED)
+    for seeds in (2, 3, 5):
+        for interaction in (0.1, 0.6):
+            for share in (0.0, 0.25, 0.75, 1.0):
+                found = mixed(seeds, share, interaction, simulations).values()
+                row(seeds, share, interaction, *(percent(hits, simulations) for hits in found))
+    decisions(simulations)
+
+
+def decisions(simulations: int) -> None:
     head(f"Called equivalent at a true difference of {100 * MARGIN:g} points", *DESIGN, "percent (5 promised at most)")
     for design in DESIGNS:
         row(design, percent(false_equivalence(design, simulations), simulations))

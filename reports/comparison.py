@@ -16,7 +16,7 @@ from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 position = 25
 
 MANY_PAIRS = 21
-"""Above it, the page shows only the pairs with an arm that is best by some measure; the CSV file has all."""
+"""Above it, the page shows only pairs that are told apart or have a best arm; the CSV file has all."""
 
 
 def render(runs: Sequence[RunRecord]) -> Page:
@@ -68,7 +68,8 @@ def _best_table(task: str, arms: Sequence[Arm], best: dict[tuple[Measure, int], 
 def _pair_table(task: str, arms: Sequence[Arm], measures: Sequence[tuple[Measure, int]], best: set[str]) -> Table:
     found = compare(arms, measures)
     pairs = list(dict.fromkeys((one.first, one.second) for one in found))
-    shown = [pair for pair in pairs if len(pairs) <= MANY_PAIRS or best & set(pair)]
+    apart = {(one.first, one.second) for one in found if one.apart}
+    shown = [pair for pair in pairs if len(pairs) <= MANY_PAIRS or best & set(pair) or pair in apart]
     columns = ("Pair", *(f"{NAMES[measure]}@{k}" for measure, k in measures))
     of_pair = {pair: [one for one in found if (one.first, one.second) == pair] for pair in shown}
     rows = [cells(f"{first} - {second}", *map(_cell, of)) for (first, second), of in of_pair.items()]
@@ -77,9 +78,10 @@ def _pair_table(task: str, arms: Sequence[Arm], measures: Sequence[tuple[Measure
         _labels(arms, found),
         f"Family for Holm's correction, named before the results: {_count(pairs, 'pair')} x "
         f"{_count(measures, 'measure')} = {_count(found, 'comparison')}; adjusted p in the CSV file. Bold: adjusted p "
-        f"at most {ALPHA:g} for the second.",
+        f"at most {ALPHA:g} for both intervals.",
         _verdict(found),
-        f"Shown: the {len(shown)} of {len(pairs)} pairs with an algorithm that is best by some measure."
+        f"Shown: the {len(shown)} of {len(pairs)} pairs that are told apart or have an algorithm that is best "
+        "by some measure."
         if len(shown) < len(pairs)
         else "",
         cautions([interval for one in found for interval in one.intervals.values()]),

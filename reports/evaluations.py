@@ -6,7 +6,7 @@ from typing import Any
 from bench.evaluation import Estimates, Variant
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
-from reports.parts.cards import SAMPLED, Card, by_model, cards_of, mean, same
+from reports.parts.cards import SAMPLED, Card, by_model, cards_of, mean, same, timeouts
 from reports.parts.page import Block, Page, Text, sections, slug
 from reports.parts.scores import evaluated, ks_of, starts_of
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number, percent
@@ -102,13 +102,19 @@ def _flat(value: Any) -> Any:
 def _answer_table(task: str, found: Mapping[str, Sequence[Card]]) -> Table:
     rows, records = [], []
     for label, cards in found.items():
-        timeouts = sum(one["timeouts"] for one in cards)
         shares, scores = ({key: mean(cards, key) for key in of} for of in (SHARES, SCORES))
         guess = mean(cards, "guess_share")
         flag = ("flagged",) if any(one.get("guess_flag") for one in cards) else ()
-        texts = (*map(percent, shares.values()), str(timeouts), *map(number, scores.values()))
+        texts = (*map(percent, shares.values()), number(timeouts(cards), 0), *map(number, scores.values()))
         rows.append(cells(label, *texts, Cell(percent(guess), flag)))
-        record = {"task": task, "model": label, "evaluations": len(cards), **shares, "timeouts": timeouts, **scores}
+        record = {
+            "task": task,
+            "model": label,
+            "evaluations": len(cards),
+            **shares,
+            "timeouts": timeouts(cards),
+            **scores,
+        }
         records.append(record | {"guess_share": guess, "guess_flag": bool(flag)})
     caption = (
         "How the answers ended, mean over evaluations. Parsed: an answer was found; truncated: cut at the token limit; "

@@ -65,9 +65,11 @@ def brief_table(task: str, arms: Sequence[Arm]) -> Table:
         rows.append(cells(arm.label, seeds_cell(arm), *scores[:1], change, *scores[1:]))
     names = [f"{NAMES[measure]}@{k}" for measure, k in measures]
     columns = ("Algorithm", "Seeds", *names[:1], "Change in Pass@1", *names[1:])
-    caption = (
+    caption = sentences(
         "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds, and for the change the 95 % "
-        f"interval over problems (these checkpoints). {protocol(arms)}"
+        "interval over problems (these checkpoints).",
+        cautions(gain(arm, "pass", 1).get("problems") for arm in arms),
+        protocol(arms),
     )
     return Table(f"brief_{slug(task)}", caption, columns, tuple(rows), ())
 

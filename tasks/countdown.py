@@ -73,9 +73,10 @@ class Countdown(ProceduralTask, frozen=True):
 
     def grade(self, problem: Problem, completion: str, *, truncated: bool = False) -> Grade:
         text, method = _answer(completion, truncated=truncated)
-        answer = None if text is None else _expression(text)
+        answer, gold = None if text is None else _expression(text), parse(problem.gold)
+        right = answer is not None and gold is not None and answer.value == gold.value and self._fits(gold, answer)
         return Grade(
-            correct=answer is not None and answer.value == _target(problem) and self._fits(problem, answer),
+            correct=None if gold is None else right,
             answer_key=None if answer is None else f"{answer.value} of {' '.join(map(str, sorted(answer.numbers)))}",
             method="none" if answer is None else method,
             parsed=answer is not None,
@@ -91,12 +92,12 @@ class Countdown(ProceduralTask, frozen=True):
     def format_score(self, problem: Problem, completion: str) -> float:
         """0 without an expression, 0.5 with one, 1 where it uses the given numbers as the rule says."""
         text, _ = _answer(completion, truncated=False)
-        answer = None if text is None else _expression(text)
-        return 0.0 if answer is None else 1.0 if self._fits(problem, answer) else 0.5
+        answer, gold = None if text is None else _expression(text), parse(problem.gold)
+        return 0.0 if answer is None else 1.0 if gold is not None and self._fits(gold, answer) else 0.5
 
-    def _fits(self, problem: Problem, answer: Expression) -> bool:
-        """Whether an expression uses the given numbers as the rule says."""
-        given, used = Counter(_numbers(problem)), Counter(answer.numbers)
+    def _fits(self, gold: Expression, answer: Expression) -> bool:
+        """Whether an expression uses the given numbers as the rule says; the gold uses all of them once."""
+        given, used = Counter(gold.numbers), Counter(answer.numbers)
         return used == given if self.use == "all" else used <= given
 
     @property
@@ -159,14 +160,6 @@ def _certain_expression(numbers: list[int]) -> tuple[list[str], str, int]:
 
 def _inner(expression: str) -> str:
     return expression if expression.isdigit() else f"({expression})"
-
-
-def _numbers(problem: Problem) -> list[int]:
-    return problem.columns["numbers"]
-
-
-def _target(problem: Problem) -> int:
-    return problem.columns["target"]
 
 
 def _answer(completion: str, *, truncated: bool) -> tuple[str | None, str]:

@@ -11,6 +11,8 @@ a final answer do not belong to this configuration and are refused. The hub was 
 one that other projects pin, and its columns are those that they read.
 """
 
+import ast
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -37,14 +39,16 @@ class OlympiadBench(BoxedTask, frozen=True):
 
     def from_row(self, split: Split, index: int, row: Mapping[str, Any]) -> Problem:
         question = text_of(row, "question")
+        answers = _answers(row["final_answer"])
+        several = " Where there are several answers, give all of them, separated by commas."
         context = row.get("context")
         if isinstance(context, str) and context.strip():
             question = f"{context.strip()}\n\n{question}"
         _tolerance(row.get("error"))
         return Problem(
             id=f"olympiadbench/{split}/{index}",
-            prompt=f"{question}\n\n{INSTRUCTION}",
-            gold=_gold(row["final_answer"]),
+            prompt=f"{question}\n\n{INSTRUCTION}{several if row.get('is_multiple_answer') else ''}",
+            gold=", ".join(answers),
             question=question,
             columns=other_columns(row, self.source.columns),
         )
@@ -57,30 +61,35 @@ class OlympiadBench(BoxedTask, frozen=True):
         return [_tolerant(problem, grade) for (problem, _, _), grade in zip(items, grades, strict=True)]
 
 
-def _gold(final_answer: Any) -> str:
-    r"""All answers in one text: ["$2$", "$3$"] -> "2, 3".
+def _answers(final_answer: Any) -> list[str]:
+    r"""The answers without dollar signs: ["$2$", "$3$"] -> ["2", "3"]; a table in CSV has the list as a text.
 
     Raises:
         ValueError: it is not a text or a list of texts, or there is none.
     """
-    answers = [final_answer] if isinstance(final_answer, str) else final_answer
+    answers: Any = [final_answer] if isinstance(final_answer, str) else final_answer
+    if isinstance(final_answer, str) and final_answer.startswith(("['", '["')):
+        with contextlib.suppress(ValueError, SyntaxError):
+            answers = ast.literal_eval(final_answer)
     if not isinstance(answers, list) or not answers or not all(isinstance(a, str) and a.strip(" $") for a in answers):
         raise ValueError(f"final_answer is {final_answer!r}, not a list of texts")
-    return ", ".join(answer.strip().replace("$", "") for answer in answers)
+    return [answer.strip().replace("$", "") for answer in answers]
 
 
 def _tolerance(error: Any) -> Fraction | None:
-    """The absolute tolerance of a row; None where there is none.
+    """The absolute tolerance of a row; None where there is none, or one for each of several answers ("1e-1,1e-2").
 
     Raises:
         ValueError: it is not a number.
     """
-    if error is None or str(error).strip() in ("", "nan"):
+    texts = "" if error is None else str(error).strip()
+    if texts in ("", "nan"):
         return None
     try:
-        return abs(Fraction(str(error).strip()))
-    except ValueError:
+        tolerances = [abs(Fraction(text.strip())) for text in texts.split(",")]
+    except (ValueError, ZeroDivisionError):
         raise ValueError(f"error is {error!r}, not a number") from None
+    return tolerances[0] if len(tolerances) == 1 else None
 
 
 def _tolerant(problem: Problem, grade: Grade) -> Grade:

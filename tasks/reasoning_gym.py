@@ -89,7 +89,7 @@ class ReasoningGym(ProceduralTask, frozen=True):
     def grade_all(self, items: Sequence[tuple[Problem, str, bool]]) -> list[Grade]:
         answers = [_answer(completion, truncated=truncated) for _, completion, truncated in items]
         asked = [place for place, (text, _) in enumerate(answers) if text is not None]
-        jobs = [("score", *self._generator, items[place][0].columns["entry"], answers[place][0]) for place in asked]
+        jobs = [("score", *self._generator, items[place][0].columns.get("entry"), answers[place][0]) for place in asked]
         # A worker takes a second to start and a score a millisecond: a few answers are not worth more than one.
         workers = 1 if len(jobs) < _MANY else None
         outcomes = run_all(_WORKER, jobs, limit_seconds=_SCORE_SECONDS, workers=workers, memory_bytes=_MEMORY_BYTES)

@@ -67,11 +67,11 @@ def crossed_interval(estimates: Float[np.ndarray, "seeds problems"], level: floa
     """Mean over training seeds and problems when both are samples of more, every seed evaluated on every problem.
 
     The variance of the mean is between-seed + between-problem - interaction, from the mean squares of the two-way
-    table. The half width is the mean of two: with Satterthwaite's degrees of freedom, which covers too little (down to
-    92 % at 3 seeds) where a between-seed part came out small by luck, and the generalised one, which divides each mean
-    square by a chi-square of its own and covers too much (up to 98 %). Theirs covers 94 to 97 % from 3 seeds on
-    (docs/statistics.md), and is Student's t where one source alone matters. The standard error and degrees of freedom
-    are those of a t interval with this half width. One seed gives the problems' interval, and its label.
+    table. The half width is the mean of two: with Satterthwaite's degrees of freedom, which covers too little where a
+    between-seed part came out small by luck, and the generalised one, which divides each mean square by a chi-square of
+    its own and covers too much. From 3 seeds on their mean covers 93 to 97 % (docs/statistics.md), and it is Student's
+    t where one source alone matters. The standard error and degrees of freedom are those of a t interval with this
+    half width. One seed gives the problems' interval, and its label.
 
     Source: Searle, Casella and McCulloch, Variance Components (1992), for the mean squares; Weerahandi 1993,
     doi:10.1080/01621459.1993.10476355, for generalised intervals; their mean is our own, by simulation.

@@ -62,7 +62,7 @@ def tied_with_best(scores: Mapping[str, Float[np.ndarray, "seeds problems"]], le
     """The arm with the highest mean score, and every arm that is not significantly below it.
 
     The family holds all pairs: comparisons with the best alone, chosen by the same data, called one of five equal arms
-    worse in about 10 % of simulations where 5 % was promised (docs/statistics.md).
+    worse in about 9 % of simulations where 5 % was promised (docs/statistics.md).
 
     Args: per-problem estimates of each arm, row i of all from the same training seed and column j from the same
         problem; a row with NaN is a seed that this arm lacks, and a pair is compared over the seeds that both have.

@@ -7,7 +7,7 @@ from typing import Any
 from bench.evaluation import guess_flag, guess_share
 from bench.store import RunRecord
 from reports.parts.arms import Arm
-from reports.parts.table import NOT_AVAILABLE, Cell, percent, words
+from reports.parts.table import NOT_AVAILABLE, Cell, number, percent, words
 
 SAMPLED, ENDED = "Problems, samples each", "Truncated, unparsed, timeouts"
 """Headings of the columns beside a score."""
@@ -23,7 +23,8 @@ def card(run: RunRecord, name: str) -> Card | None:
         return None
     rollout: Mapping[str, Any] = run.run.get("rollout") or {}
     prompt: Mapping[str, Any] = manifest.get("prompt") or {}
-    samples = manifest.get("num_samples", manifest["num_problems"] * manifest["samples"])
+    samples = manifest.get("num_samples") or manifest.get("num_problems", 0) * manifest.get("samples", 0)
+    slow, parsed = manifest.get("timed_out_rate"), manifest.get("parsed_rate")
     rates: Mapping[str, float] = manifest.get("tie_rate") or {}
     return {
         **manifest,
@@ -31,8 +32,8 @@ def card(run: RunRecord, name: str) -> Card | None:
         "training_temperature": rollout.get("temperature"),
         "training_top_p": rollout.get("top_p", 1.0) if rollout else None,
         "prompt": f"few_shot_{prompt['shots']}" if prompt.get("shots") else prompt.get("style"),
-        "timeouts": round(manifest["timed_out_rate"] * samples),
-        "unparsed_rate": 1 - manifest["parsed_rate"],
+        "timeouts": None if slow is None else round(slow * samples),
+        "unparsed_rate": None if parsed is None else 1 - parsed,
         "tied_rate": rates[max(rates, key=int)] if rates else None,
         **_guesses(run, name, manifest.get("guess_rate")),
     }
@@ -101,6 +102,12 @@ def mean(cards: Sequence[Card], key: str) -> float | None:
     return fmean(known) if known and len(known) == len(cards) else None
 
 
+def timeouts(cards: Sequence[Card]) -> int | None:
+    """Responses on which the grader timed out, over all cards; None unless all know it."""
+    known = [one["timeouts"] for one in cards if one["timeouts"] is not None]
+    return sum(known) if known and len(known) == len(cards) else None
+
+
 def sampled(cards: Sequence[Card]) -> Cell:
     """Problems, and under them the samples of each: beside a score."""
     return Cell(same(cards, "num_problems"), (same(cards, "samples"),)) if cards else Cell(NOT_AVAILABLE)
@@ -122,7 +129,7 @@ def ended(cards: Sequence[Card]) -> Cell:
     """Truncated, and under it unparsed and timed out: two shares and a count over all evaluations, beside a score."""
     if not cards:
         return Cell(NOT_AVAILABLE)
-    others = (percent(mean(cards, "unparsed_rate")), str(sum(one["timeouts"] for one in cards)))
+    others = (percent(mean(cards, "unparsed_rate")), number(timeouts(cards), 0))
     return Cell(percent(mean(cards, "truncated_rate")), others)
 
 

@@ -5,12 +5,20 @@ from typing import Any
 
 from reports.parts.arms import Arm
 from reports.parts.cards import Card, by_model, cards_of
-from reports.parts.table import percent, words
+from reports.parts.table import percent
 
 MUCH_TRUNCATED = 0.1
 """Above this share of cut completions a score says as much about the token limit as about the model."""
 
-COMPARED = ("num_problems", "samples", "temperature", "top_p", "max_completion_tokens", "prompt", "prompt_format")
+COMPARED = {
+    "num_problems": "numbers of problems",
+    "samples": "numbers of samples",
+    "temperature": "temperatures",
+    "top_p": "top-p",
+    "max_completion_tokens": "token limits",
+    "prompt": "prompts",
+    "prompt_format": "prompt formats",
+}
 """What must be equal for scores to stand in one table."""
 
 
@@ -32,16 +40,16 @@ def doubts(arms: Sequence[Arm]) -> Iterator[str]:
 
 def _settings(arms: Sequence[Arm]) -> Iterator[str]:
     """Settings of the evaluation that differ between models which stand in one table."""
-    cards = [one for _, _, _, name, one in cards_of(arms) if name in ("start", "test")]
-    for key in COMPARED:
+    cards = [one for _, _, _, evaluation, one in cards_of(arms) if evaluation in ("start", "test")]
+    for key, name in COMPARED.items():
         found = sorted({str(one[key]) for one in cards if one.get(key) is not None})
         if len(found) > 1:
-            yield f"On {arms[0].task} the models were evaluated with different {words(key)} ({', '.join(found)})."
+            yield f"On {arms[0].task} the models were evaluated with different {name} ({', '.join(found)})."
 
 
 def _truncated(cards: Sequence[Card]) -> str:
-    worst = max(cards, key=lambda one: one["truncated_rate"])
-    if worst["truncated_rate"] <= MUCH_TRUNCATED:
+    worst = max(cards, key=lambda one: one.get("truncated_rate") or 0.0)
+    if (worst.get("truncated_rate") or 0.0) <= MUCH_TRUNCATED:
         return ""
     most = "up to " if len(cards) > 1 else ""
     limit = worst.get("max_completion_tokens")
@@ -49,7 +57,7 @@ def _truncated(cards: Sequence[Card]) -> str:
 
 
 def _timeouts(cards: Sequence[Card]) -> str:
-    count = sum(one["timeouts"] for one in cards)
+    count = sum(one["timeouts"] or 0 for one in cards)
     responses = f"{count} response{'' if count == 1 else 's'}"
     return f"the grader timed out on {responses}" if count else ""
 
@@ -61,7 +69,9 @@ def _identical(cards: Sequence[Card]) -> str:
 
 
 def _guesses(task: str, models: Mapping[str, Sequence[Card]]) -> Iterator[str]:
-    flagged = {label: [one for one in cards if one.get("guess_flag")] for label, cards in models.items()}
+    flagged = {
+        label: [one for one in of if one.get("guess_flag") and one["guess_share"] > 0] for label, of in models.items()
+    }
     cards = [one for of in flagged.values() for one in of]
     if cards:
         worst = max(cards, key=lambda one: one["guess_share"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.statistics import Interval, accuracy_interval
 from reports.parts.arms import Arm
-from reports.parts.cards import ENDED, SAMPLED, Card, by_model, ended, mean, sampled
+from reports.parts.cards import ENDED, SAMPLED, Card, by_model, ended, mean, sampled, timeouts
 from reports.parts.critic import critic_note
 from reports.parts.page import sentences, slug
 from reports.parts.scores import (
@@ -104,4 +104,4 @@ def _record(
     if problems:
         record |= {"problems_low": problems.low, "problems_high": problems.high}
     record |= {key: mean(cards, key) for key in ("num_problems", "samples", "truncated_rate", "unparsed_rate")}
-    return record | {"timeouts": sum(one["timeouts"] for one in cards) if cards else None}
+    return record | {"timeouts": timeouts(cards)}

@@ -46,6 +46,8 @@ _LETTERS = re.compile(r"[A-Z](?: ?, ?[A-Z])+")
 _OPTION = re.compile(r"\((?P<letter>[A-E])\) ?[-\d\\]")  # an option with its text: "(B) 12"
 _PARENTHESISED = re.compile(r"\( ?(?P<letter>[A-Za-z]) ?\)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' .-]*(?:, ?[A-Za-z][A-Za-z' .-]*)*")
+_NAMED_ALIKE = re.compile(r"[A-Z]{2,}|[A-Z][a-z]{2,} \d{1,2}(?:st|nd|rd|th)?(?:,? ?\d{4})?")
+"""Names of segments, and dates, without their text command: VW, June 20."""
 _TEXT = re.compile(r"\\text ?\{[^{}]*\}")
 _NOTHING = {"empty", "emptyset", "\\emptyset", "nosolution", "nosolutions", "none", "norealsolutions"}
 _EVERYTHING = {"allrealnumbers", "allreals", "allreal", "real", "reals"}
@@ -120,7 +122,7 @@ def _word(text: str, depth: int) -> Tree | None:
     long_word = re.search("[A-Za-z]{3}", inner)
     if (
         only_text
-        or re.fullmatch("[A-Z]{2,}", inner)
+        or _NAMED_ALIKE.fullmatch(inner)
         or (_WORDS.fullmatch(inner) and long_word and not _is_expression(inner))
     ):
         return Tree("text", re.sub(r"[^\w:+-]", "", inner).lower() or inner)

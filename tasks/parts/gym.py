@@ -86,8 +86,14 @@ def split_of(question: str) -> Split:
     return "test" if place == 0 else "validation" if place == 1 else "train"
 
 
-def score(generator: str, options: str, entry: dict[str, Any], answer: str) -> float | None:
-    """The library's own score of an answer, in [0, 1]; None where its scorer fails on it, as on text it cannot read."""
+def score(generator: str, options: str, entry: dict[str, Any] | None, answer: str) -> float | None:
+    """The library's own score of an answer, in [0, 1]; None where its scorer fails on it, as on text it cannot read.
+
+    Raises:
+        ValueError: the problem was not made here, so that there is nothing to score against.
+    """
+    if entry is None:
+        raise ValueError("the problem has no `entry` column, in which the item is kept as the library gives it")
     if generator in _OWN:
         return float(_OWN[generator](str(entry["answer"]), answer))
     if _NO_NUMBER.search(answer) and not _NO_NUMBER.search(str(entry["answer"])):

@@ -137,8 +137,8 @@ class DatasetTask(Task, frozen=True):
     path: str | None = None
     """Folder with the data set's files, or one of those files. None: the hub."""
 
-    def selects(self, row: Mapping[str, Any]) -> bool:
-        """Whether the task's knobs (a level, a subject) keep this row."""
+    def selects(self, split: Split, row: Mapping[str, Any]) -> bool:
+        """Whether the row belongs to the split, and the task's knobs (a level, a subject) keep it."""
         return True
 
     @abstractmethod

@@ -12,6 +12,7 @@ Runs in worker processes only (`tasks.parts.workers`), which are killed when the
 - What is not understood in full is equal to its own text alone: no part of an answer is taken for the whole.
 """
 
+import decimal
 import hashlib
 import re
 import string
@@ -344,16 +345,26 @@ def _expression_key(found: Any) -> str:
 
 
 def _number_key(value: Any) -> str:
-    """As the fast path writes it: a rational number's own text, 30 digits of an irrational one; a digest where the text would be long."""
+    """As the fast path writes it: a rational number's text or, where that is long, a digest; else 30 digits."""
     import sympy
 
-    if value is not None and value.is_infinite and value.is_extended_real:
+    if value is None:
+        return "None"
+    if value.is_infinite and value.is_extended_real:
         return "infinity" if value > 0 else "-infinity"
-    if value is None or not value.is_Rational:
-        return str(value if value is None else sympy.N(value, _KEY_DIGITS))
+    if not value.is_Rational:
+        parts = [_decimal(part) for part in sympy.N(value, _DIGITS).as_real_imag()]
+        return parts[0] if parts[1] == "0" else f"{parts[0]}{'' if parts[1].startswith('-') else '+'}{parts[1]}i"
     if max(abs(value.p).bit_length(), value.q.bit_length()) > 400:
         return f"number:{_digest(f'{int(value.p):x}/{int(value.q):x}')}"
     return str(value)
+
+
+def _decimal(part: Any) -> str:
+    """30 significant digits without zeros at the end."""
+    with decimal.localcontext(prec=_KEY_DIGITS):
+        number = decimal.Decimal(str(part)).normalize()
+    return str(number) if number else "0"
 
 
 def _digest(text: str) -> str:

@@ -29,7 +29,7 @@ VERSION = 2
 _JUDGE = "tasks.parts.symbolic:judge"
 _LIMIT_SECONDS = 2.0
 _MEMORY_BYTES = 2 << 30
-_MAX_CACHED = 100_000
+_MAX_CACHED = 50_000
 _MAX_KEY = 100
 _MAX_SENT = 1000
 """Characters of an answer that is sent to a worker; a longer one that is not understood is only compared as text."""

@@ -111,6 +111,27 @@ def test_what_cannot_be_told_in_one_part_cannot_be_told_at_all(
     assert [math.isfinite(worth.reward) for worth in worths] == [False, False, False, True]
 
 
+def test_a_round_is_graded_at_once_with_the_same_grades(tiny_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for all completions, so that a task may look for slow verdicts side by side."""
+    learner, sampler = learner_of(tiny_run("grpo", **SMALL))
+    problems = [sampler.task.generate("train", i) for i in range(3)]  # type: ignore[attr-defined]
+    calls: list[int] = []
+    original = ChainSum.grade_all
+
+    def grade_all(self: ChainSum, items: Sequence[tuple[Problem, str, bool]]) -> list[Grade]:
+        calls.append(len(items))
+        return original(self, items)
+
+    monkeypatch.setattr(ChainSum, "grade_all", grade_all)
+    groups = sampler.groups(learner.cast.policy, problems, 4)
+    assert calls == [3 * 8]
+    assert [(group.round, group.position) for group in groups] == [(4, 0), (4, 1), (4, 2)]
+    for group in groups:
+        assert [m.grade for m in group.members] == [sampler.task.grade(group.problem, m.text) for m in group.members]
+        assert [m.reward for m in group.members] == [float(m.text == group.problem.gold) for m in group.members]
+    assert {m.reward for group in groups for m in group.members} == {0.0, 1.0}
+
+
 # Noise
 
 

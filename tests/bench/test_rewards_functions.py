@@ -210,7 +210,8 @@ def test_cfg_11_a_column_that_is_not_there_is_refused_before_training(tiny_run: 
     [
         ("own_rewards:lenght", "cannot be imported: ImportError: own_rewards has no function lenght; did you mean "
          "length?"),
-        pytest.param("own_rewards:calls", "cannot be imported: ImportError: calls of own_rewards is a list, not a function", marks=SLOW),
+        pytest.param("own_rewards:calls", "cannot be imported: ImportError: calls of own_rewards is a list, not a "
+         "function", marks=SLOW),
         pytest.param("no.such.module:f", "cannot be imported: ModuleNotFoundError: No module named 'no'", marks=SLOW),
         pytest.param("broken:f", "cannot be imported: ZeroDivisionError: division by zero", marks=SLOW),
         ("own_rewards:asynchronous", "is an async function, which returns a coroutine; must be a plain function that "

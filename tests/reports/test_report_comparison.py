@@ -120,3 +120,18 @@ def test_of_many_pairs_those_with_a_best_arm_are_shown(tmp_path: Path, bare_run)
     assert all("arm7" in row[0].text for row in table.rows)
     assert len(table.records) == 28
     assert "Shown: the 7 of 28 pairs" in table.caption
+
+
+def test_bold_needs_both_estimands(tmp_path: Path, bare_run) -> None:
+    """Two seeds, .10 and .11 apart: with the problems that is significant, two seeds by themselves do not suffice."""
+    rng = np.random.default_rng(3)
+    noise = rng.normal(0, 0.1, NUM_PROBLEMS)
+    noise -= noise.mean()
+    for seed, shift in ((0, 0.10), (1, 0.11)):
+        base = rng.normal(0, 0.05, NUM_PROBLEMS)
+        for name, row in {"a": 0.5 + base, "b": 0.5 + base - shift + noise, "c": 0.5 + base - 2 * shift}.items():
+            bare_run(tmp_path, name, seed, {"test": {1: row.round(6).tolist()}})
+    one = compare(arms_of(store.read_sweep(tmp_path)), [("pass", 1)])[0]
+    assert (one.first, one.second) == ("a", "b")
+    assert one.adjusted[SEEDS_AND_PROBLEMS] <= 0.05 < one.adjusted[SEEDS]
+    assert not tables(tmp_path)["comparison"].rows[0][1].bold

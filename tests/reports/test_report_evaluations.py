@@ -51,7 +51,7 @@ def test_the_answers_of_each_model(run: Path, set_manifest) -> None:
 def test_models_in_one_table_are_sampled_alike(run: Path, set_manifest) -> None:
     set_manifest(run, "test", temperature=0.6)
     set_manifest(run, "start", top_p=...)  # what is not known is no difference
-    assert warnings(run.parent) == ["On t the models were evaluated with different temperature (0.6, 1.0)."]
+    assert warnings(run.parent) == ["On t the models were evaluated with different temperatures (0.6, 1.0)."]
 
 
 def test_both_decodings_are_in_the_header(run: Path, set_manifest) -> None:
@@ -64,12 +64,13 @@ def test_both_decodings_are_in_the_header(run: Path, set_manifest) -> None:
 
 
 def test_an_older_run_has_no_such_fields(run: Path, set_manifest) -> None:
+    old = ("timed_out_rate", "parsed_rate", "num_samples")
     new = ("top_p", "prompt", "verifier_version", "duplicate_rate", "identical", "strict_accuracy", "tie_rate")
-    set_manifest(run, "test", **dict.fromkeys(new, ...))
+    set_manifest(run, "test", **dict.fromkeys((*old, *new), ...))
     shown = rows(evaluations, run.parent, "evaluations")["grpo"]
     assert (shown["Temperature, top-p"], shown["Prompt"], shown["Overlap"]) == ("1.0 n/a", "n/a", "n/a")
     answers = rows(evaluations, run.parent, "answers")["grpo"]
-    assert [answers[key] for key in ("Duplicates", "Strict", "Tied at largest K")] == ["n/a"] * 3
+    assert [answers[key] for key in ("Duplicates", "Strict", "Tied at largest K", "Timeouts")] == ["n/a"] * 4
     assert set(rows(evaluations, run.parent, "votes")["grpo"].values()) == {"grpo", "n/a", "0.875"}
     assert warnings(run.parent) == []
 

@@ -1,6 +1,7 @@
 """Scores, changes and intervals equal what is computed by hand; runs without a score are shown, never averaged."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,11 @@ import pyarrow.parquet
 import pytest
 
 from bench import store
-from bench.statistics import SEEDS_AND_PROBLEMS, interval_for, problems_interval
+from bench.statistics import SEEDS_AND_PROBLEMS, interval_for, problems_interval, t_interval
 from reports import overview, pass_maj
 from reports.parts.arms import arms_of
 from reports.parts.checks import warnings_of
-from reports.parts.scores import gain, score
+from reports.parts.scores import bracket, cautions, gain, score, score_over_problems
 from reports.parts.table import Table
 
 
@@ -147,3 +148,31 @@ def test_damage_and_unequal_seeds_are_reported(tmp_path: Path, make_run):
         "On chain_sum the means are over different seeds (DAPO: 0; GRPO: 1).",
         f"{run.name}/metrics.jsonl, line 62: not a JSON object, skipped.",
     ]
+
+
+def test_an_interval_over_seeds_counts_seeds_and_one_over_problems_problems(tmp_path: Path, bare_run):
+    """Three seeds of 500 problems: Student's t over three means; apart from it, the spread of the problems' means."""
+    scores = np.random.default_rng(4).uniform(0, 1, (3, 500)).round(6)
+    for seed, row_of_seed in enumerate(scores):
+        bare_run(tmp_path, "grpo", seed, {"test": {1: row_of_seed.tolist()}})
+    (arm,) = arms_of(store.read_sweep(tmp_path))
+    over_seeds, over_problems = score(arm, "pass", 1), score_over_problems(arm, "pass", 1)
+    assert over_seeds is not None
+    assert over_problems is not None
+    assert (over_seeds.n, over_problems.n) == (3, 500)
+    assert over_seeds.half_width == pytest.approx(4.302653 * scores.mean(axis=1).std(ddof=1) / np.sqrt(3), rel=1e-6)
+    assert over_problems == problems_interval(scores.mean(axis=0))
+    shown = row(table(overview.render(arm.runs), "results"), "grpo")
+    assert shown["Seeds"] == "3 of 3"
+    low, high = over_problems.low, over_problems.high
+    assert shown["Pass@1"].endswith(f" [{low:.3f}, {high:.3f}]")
+
+
+def test_cautions_are_said_once_with_the_worst_number():
+    """Two of one kind become one sentence; what covers as it should is not spoken of."""
+    plain = t_interval([0.1, 0.2])
+    texts = ("rests on about 12 problems", "rests on about 3 problems", "two seeds")
+    marked = [replace(plain, caution=text) for text in texts]
+    assert cautions([plain, None, *marked]) == "Caution (*): rests on about 3 problems; two seeds."
+    assert cautions([plain]) == ""
+    assert [bracket(one) for one in (plain, marked[0])] == ["[-0.485, 0.785]", "[-0.485, 0.785]*"]

@@ -106,6 +106,8 @@ def test_rows_are_read_and_each_gold_is_its_own_answer(example: Example, tmp_pat
     assert [problem.gold for problem in problems] == example.golds
     assert [problem.id for problem in problems] == [f"{example.task}/test/{i}" for i in range(len(example.rows))]
     assert all(problem.prompt.startswith(f"{problem.question}\n\nReason") for problem in problems)
+    asked_for_all = ["several answers" in problem.prompt for problem in problems]
+    assert asked_for_all == [bool(row.get("is_multiple_answer")) for row in example.rows]
     assert self_test(task, problems) == []
 
 
@@ -197,6 +199,18 @@ def test_the_tolerance_of_a_row_is_kept(answer: str, correct: bool):
 def test_all_answers_are_wanted_in_any_order(answer: str, correct: bool):
     problem = OlympiadBench().from_row("test", 0, EXAMPLES[4].rows[0])
     assert OlympiadBench().grade(problem, f"\\boxed{{{answer}}}").correct is correct
+
+
+@pytest.mark.parametrize(
+    ("final_answer", "gold"), [("['$2$', '$3$']", "2, 3"), ("$[1,2]$", "[1,2]"), ("[1,2]", "[1,2]"), (["['a'"], "['a'")]
+)
+def test_a_list_may_be_a_text_and_an_interval_is_no_list(final_answer: object, gold: str):
+    assert OlympiadBench().from_row("test", 0, {"question": "?", "final_answer": final_answer}).gold == gold
+
+
+def test_a_tolerance_for_each_of_several_answers_is_not_applied():
+    problem = OlympiadBench().from_row("test", 0, {**EXAMPLES[4].rows[0], "error": "1e-1,1e-1"})
+    assert not OlympiadBench().grade(problem, "\\boxed{2.05, 3}").correct
 
 
 def test_a_shared_context_stands_before_the_question():

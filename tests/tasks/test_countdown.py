@@ -14,7 +14,7 @@ from tasks.parts.arithmetic import parse
 from tasks.parts.problem import Problem, Split
 from tasks.parts.selftest import self_test
 
-PROBLEM = Problem(id="countdown/test/0", prompt="", gold="55+(36-19)", columns={"numbers": [19, 36, 55], "target": 72})
+PROBLEM = Problem(id="countdown/test/0", prompt="", gold="55+(36-19)")
 
 
 def value_of(expression: str) -> Fraction:
@@ -127,7 +127,7 @@ def test_the_rule_of_use_is_kept(completion: str, all_numbers: bool, at_most: bo
 
 
 def test_some_numbers_may_be_left_over_only_where_the_rule_says_so():
-    problem = Problem(id="x", prompt="", gold="", columns={"numbers": [8, 9, 50], "target": 72})
+    problem = Problem(id="x", prompt="", gold="72/(9-8)")
     assert Countdown(use="at_most").grade(problem, "8*9").correct
     assert not Countdown().grade(problem, "8*9").correct
 
@@ -158,6 +158,10 @@ def test_nothing_stalls_the_grader(completion: str):
     start = time.perf_counter()
     assert not Countdown().grade(PROBLEM, completion).correct
     assert time.perf_counter() - start < 2
+
+
+def test_a_gold_that_is_no_expression_gives_no_verdict():
+    assert Countdown().grade(Problem(id="x", prompt="", gold="72?"), "55+36-19").correct is None
 
 
 @pytest.mark.parametrize(("completion", "score"), [("55+36-19", 1.0), ("19+36+55", 1.0), ("55+36", 0.5), ("none", 0.0)])

@@ -86,13 +86,13 @@ def test_levels_and_subjects_are_chosen(shared_dir: Path):
 
 def test_a_row_without_a_level_is_kept_unless_levels_are_chosen():
     row = {**ROW, "level": "Level ?"}
-    assert Math().selects(row)
-    assert not Math(levels=(1, 2, 3, 4, 5)).selects(row)
+    assert Math().selects("test", row)
+    assert not Math(levels=(1, 2, 3, 4, 5)).selects("test", row)
     assert Math().from_row("train", 0, row).columns["level"] is None
 
 
 def test_a_row_with_an_empty_box_is_left_out():
-    assert not Math().selects({**ROW, "solution": "There are $\\boxed{}$ primes."})
+    assert not Math().selects("test", {**ROW, "solution": "There are $\\boxed{}$ primes."})
 
 
 @pytest.mark.parametrize(
@@ -134,3 +134,13 @@ def test_the_form_is_scored_in_quarters(completion: str, score: float):
 )
 def test_a_corrupted_gold_keeps_its_form(answer: str, changed: str):
     assert another(answer) == changed
+
+
+def test_validation_is_a_sample_of_the_training_rows_whatever_their_order() -> None:
+    """Rows that are sorted by subject must not leave the last subject alone for validation."""
+    rows = [{**ROW, "problem": f"What is {i} + {i}?"} for i in range(2000)]
+    kept = {split: [i for i, row in enumerate(rows) if Math().selects(split, row)] for split in ("train", "validation")}
+    assert not set(kept["train"]) & set(kept["validation"])
+    assert len(kept["train"]) + len(kept["validation"]) == 2000
+    assert 70 < len(kept["validation"]) < 130
+    assert 20 < sum(1 for i in kept["validation"] if i < 1000) < 80

@@ -1,5 +1,6 @@
 """Reasoning Gym: items of all generators, splits that share none, golds that are right, answers that cannot hang it."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from bench.problems import problem_of
 from tasks.parts.gym import split_of
 from tasks.parts.problem import Problem, Split
 from tasks.parts.selftest import self_test
+from tasks.parts.workers import run_all
 from tasks.reasoning_gym import ReasoningGym
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -69,6 +71,17 @@ def test_a_generator_makes_items_whose_golds_are_right(generator: str):
     assert len(set().union(*questions.values())) == sum(map(len, questions.values())), "an item is in two splits"
     assert generator in REPEATING or all(len(questions[split]) == 3 for split in SPLITS)
     assert {bool(problem.gold) for problem in everything} == {generator not in NO_GOLD}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_a_second_worker_makes_the_same_item(generator: str):
+    """It has made other items before, so that nothing but the item's own seed can have had a say."""
+    task = task_of(generator)
+    job = ("make", generator, json.dumps(task.options, sort_keys=True), "train", 1)
+    (outcome,) = run_all("tasks.parts.gym:call", [job], limit_seconds=120, workers=1)
+    problem = task.generate("train", 1)
+    assert outcome.value == (problem.gold, problem.columns["entry"])
 
 
 @pytest.mark.slow
@@ -196,6 +209,11 @@ def test_what_the_librarys_scorers_wrongly_accept_is_wrong(
     entry = {"question": "?", "answer": gold, "metadata": {"result": (-5.0, 7.0)}}
     grades = task_of(generator).grade_all([with_answer(text, entry) for text in (*right, *wrong)])
     assert [grade.correct for grade in grades] == [True] * len(right) + [False] * len(wrong)
+
+
+def test_a_problem_made_elsewhere_gives_no_verdict():
+    problem = Problem(id="x", prompt="", gold="66")
+    assert task_of("leg_counting").grade(problem, "<answer>66</answer>").correct is None
 
 
 @pytest.mark.slow

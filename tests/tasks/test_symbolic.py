@@ -185,6 +185,7 @@ def test_equal_in_many_more_forms(gold: str, answer: str) -> None:
             "[1.41421356237309504880168872421, infinity)",
         ),
         ((r"x \ne 2", r"(2,\infty)\cup(-\infty,2)"), "union<(-infinity, 2), (2, infinity)>"),
+        (("3-4i", "-4i + 3", "(2-i)^2"), "3-4i"),
         (("1,2,...,10", "12:00", "3+", "2 3", "", "\ud800", "\x00", "9" * 2000, "(" * 40 + "1" + ")" * 40), None),
     ],
 )
