@@ -19,6 +19,9 @@ def evaluation_mistakes(run: Run) -> Iterator[str]:
         yield f"evaluation.top_p: {config.top_p} given, but evaluation.temperature is 0 (greedy), so it could not act"
     if config.start_prompts and not config.start:
         yield "evaluation.start_prompts: given, but evaluation.start is false, so they could not act"
+    for label, task in config.also.items():
+        if task == run.task:
+            yield f"evaluation.also.{label}: is the run's own task, which is evaluated anyway"
     labels = [prompt.label for prompt in config.start_prompts]
     if run.prompt in config.start_prompts:
         yield f"evaluation.start_prompts: {run.prompt.label} is the run's own prompt, which `start` has already"
@@ -34,12 +37,25 @@ def prompt_mistakes(run: Run) -> Iterator[str]:
         ("prompt", run.prompt),
         *(("evaluation.start_prompts", p) for p in run.evaluation.start_prompts),
     ]:
+        if prompt.style == "question" and at_hand(run.task) and not _tells_apart(run.task):
+            yield f"{path}.style: question given, but a prompt of {run.task.name} is its question, so it could not act"
         tasks = [run.task, *run.evaluation.also.values()] if path == "prompt" else [run.task]
         for task in [task for task in tasks if prompt.shots and at_hand(task)]:
             try:
                 solved_problems(task, prompt.shots + 1)
             except ValueError as error:
                 yield f"{path}.shots: {error}"
+
+
+def _tells_apart(task: Task) -> bool:
+    """Whether the task's prompts are more than its questions; judged by the first training problem."""
+    from bench.problems import load_problems
+
+    try:
+        (problem,) = load_problems(task, "train", 0, 1)
+    except ValueError:
+        return True  # what is wrong with the data is said elsewhere
+    return problem.question is not None and problem.question != problem.prompt
 
 
 def at_hand(task: Task) -> bool:

@@ -1,10 +1,17 @@
 """What is wrong with a run's reward: idle knobs, functions that cannot be called, a schema that is none."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from algorithms.axes.baseline import BatchScaled, GroupStandardised, PassAtK
 from algorithms.axes.imitation import Imitation
+from algorithms.axes.knobs import kind_of
+from algorithms.axes.masked import slack
+from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.preference import Preference
+from algorithms.axes.shaping import NoShaping
 from bench.checks_evaluation import at_hand
 from bench.checks_objective import dead_knob
 from bench.config import Run
@@ -19,8 +26,11 @@ def reward_mistakes(run: Run) -> Iterator[str]:
         for knob in ("source", "format_rule", "format_schema", "functions", "noise", "sparsity"):
             yield from _dead(run, knob, f"{run.algorithm} reads worked solutions, and no completion is graded")
         return
-    if reward.source == "verifier" and reward.correct <= reward.wrong:
+    # Of an objective that reads no reward, the check on objectives refuses the two as such.
+    if reward.source == "verifier" and run.objective.needs.reward and reward.correct <= reward.wrong:
         yield f"reward.correct: {reward.correct:g} given, must be above reward.wrong = {reward.wrong:g}"
+    else:
+        yield from _scale(run)
     yield from _idle(run)
     if reward.noise is not None and not (reward.noise.false_positive or reward.noise.false_negative):
         yield "reward.noise: given, but both of its rates are 0, so it could not act; leave it out"
@@ -53,6 +63,46 @@ def _idle(run: Run) -> Iterator[str]:
     if reward.source == "verifier" and not reads_reward:
         why = f"{run.algorithm} reads the verdict, not the reward (reward.source=functions makes them the verdict)"
         yield from _dead(run, "functions", why)
+
+
+def _scale(run: Run) -> Iterator[str]:
+    """The size of a reward that has one part, for an objective that no common factor changes.
+
+    Beside another part the same knob says how much either counts, and acts.
+    """
+    why, reward, reads_reward = _scale_free(run), run.reward, run.objective.needs.reward
+    parts = (reads_reward and reward.format > 0) + len(reward.functions) + (reward.source == "verifier")
+    if why is None or parts > 1:
+        return
+    if reward.source == "verifier" and reads_reward:
+        # Two worths that could be taken for equal, up to rounding, do act: they tie.
+        apart = (reward.correct - reward.wrong) / run.rollout.group_size
+        if apart > slack(max(abs(reward.correct), abs(reward.wrong))):
+            for knob in ("correct", "wrong"):
+                yield from _dead(run, knob, why)
+    elif reward.source == "format_only" and reward.format not in (0, 1) and reads_reward:
+        yield f"reward.format: {reward.format:g} given, but {why}, so its size could not act; give reward.format=1"
+    elif reward.source == "functions" and reward.functions:
+        weight = reward.functions[0].weight
+        if abs(weight) not in (0, 1):
+            given = f"reward.functions.0.weight: {weight:g} given, but {why}"
+            yield f"{given}, so its size could not act; give {math.copysign(1, weight):g}"
+
+
+def _scale_free(run: Run) -> str | None:
+    """Why no positive factor on all rewards could change what this objective learns; None where one could."""
+    objective = run.objective
+    if not objective.needs.reward:
+        return f"{run.algorithm} reads the verdict, which of a function is whether its reward is above 0"
+    if isinstance(objective, Preference):
+        return f"{run.algorithm} makes pairs by which rewards are above their group's mean"
+    if not isinstance(objective, PolicyGradient) or objective.penalty.in_reward:
+        return None
+    advantage = objective.advantage
+    exact = isinstance(advantage, GroupStandardised | BatchScaled) and advantage.epsilon == 0
+    if isinstance(objective.shaping, NoShaping) and (exact or isinstance(advantage, PassAtK)):
+        return f"objective.advantage.kind={kind_of(advantage)} divides by the rewards' own standard deviation"
+    return None
 
 
 def _dead(run: Run, knob: str, why: str) -> Iterator[str]:

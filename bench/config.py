@@ -14,6 +14,7 @@ from bench.config_reward import Reward
 from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
 from tasks.parts.problem import DatasetTask, Task
+from tasks.parts.verify import VERSION
 
 PromptFormat = Literal["auto", "chat", "plain"]
 Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
@@ -312,7 +313,10 @@ class Run(Section):
 def task_content(task: Task) -> dict[str, Any]:
     """What a task's problems and verdicts depend on; local data counts by what is in it."""
     content: dict[str, Any] = {"task": task.model_dump(mode="json"), "task_version": task.version}
-    if isinstance(task, DatasetTask) and task.path is not None:
+    content["verifier_version"] = VERSION
+    if isinstance(task, DatasetTask) and task.path is None:
+        content["revision"] = task.source.revision
+    elif isinstance(task, DatasetTask):
         content["task"]["path"] = _data_digest(task, Path(task.path).expanduser())
     return content
 

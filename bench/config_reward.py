@@ -8,12 +8,14 @@ from bench.section import NotNegative, Positive, Section
 
 
 class Noise(Section):
-    """An imperfect verifier: each verdict is flipped with a given rate, drawn from the completion's own stream."""
+    """An imperfect verifier: each verdict is flipped at a given rate."""
 
     false_positive: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Chance that a wrong completion is called correct."""
     false_negative: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Chance that a correct completion is called wrong."""
+    per: Literal["completion", "answer"] = "completion"
+    """`completion`: each is drawn for itself; `answer`: equal answers to one problem are flipped together, always."""
 
 
 class RewardFunction(Section):

@@ -11,16 +11,16 @@ from pydantic import ValidationError
 
 from bench import fingerprint
 from bench.catalog import UnknownName, load_task_class
-from bench.config import PretrainedModel, Prompt, local_path, model_digest, task_content
+from bench.checkpoint import weights_digest
+from bench.config import PretrainedModel, Prompt, local_path
 from bench.dialect import ConfigError
 from bench.evaluation import Estimates, read_estimates
-from bench.evaluation.driver import Plan, evaluate, write_evaluation
-from bench.evaluation.journal import Journal
+from bench.evaluation.driver import Plan
+from bench.evaluation.resumable import Place, evaluate_once, evaluation_key, read_manifest
 from bench.generate import ContextTooSmall, sample
 from bench.loading import load_run, parse_overrides
 from bench.models import LanguageModel, ModelUnavailable, load_folder, load_pretrained
 from bench.problems import num_problems
-from bench.progress import progress
 from tasks.parts.problem import Split, Task
 
 
@@ -67,8 +67,8 @@ class Opened:
     """The model with everything that the request leaves to it."""
 
     model: LanguageModel
-    digest: str
-    """Of the weights, so that results of another model are never taken for its own."""
+    weights: str
+    """Digest of the weights, so that results of another model are never taken for its own."""
     tasks: Sequence[Task]
     prompt: Prompt
     values: Mapping[str, Any]
@@ -91,6 +91,8 @@ def evaluate_target(request: Request) -> list[Answer]:
     opened = _opened(request)
     values, seed = opened.values, request.seed
     ks = tuple(request.ks) or tuple(k for k in (1, 2, 4, 8, 16, 32, 64) if 4 * k <= values["samples"]) or (1,)
+    if request.top_p is not None and request.top_p < 1 and 0 in request.temperatures:
+        raise ConfigError([f"--top-p: {request.top_p} given, but --temperature 0 is greedy, so it could not act"])
     if max(ks) > values["samples"]:
         raise ConfigError([f"--k: {max(ks)} given, must be at most --samples = {values['samples']}"])
     temperatures = list(dict.fromkeys(request.temperatures)) or [values["temperature"]]
@@ -133,31 +135,15 @@ def _check_size(task: Task, split: Split, problems: int) -> None:
 
 
 def _evaluated(request: Request, opened: Opened, task: Task, plan: Plan, ks: Sequence[int]) -> Answer:
+    key = evaluation_key(opened.model, opened.weights, task, plan)
     folder, name = request.out or opened.home, _name(task, plan)
-    content = {"model": opened.digest, "format": opened.model.prompt_format, **task_content(task), **plan.record()}
-    key = fingerprint.data_digest(content)
-    manifest = _finished(folder / f"{name}.json", key)
-    if manifest is None or manifest["ks"] != list(ks):
-        journal = Journal(folder / f".{name}.journal.jsonl", key)
-        label = f"evaluating {request.target} on {task.name}"
-        with progress(label, plan.problems * plan.samples) as advance:
-            evaluated = evaluate(opened.model, task, plan, sample, lambda done: advance(done, ""), journal)
-        about = {"model": request.target, "key": key}
-        write_evaluation(folder, name, evaluated, task, plan, ks, about)
-        journal.close()
-        was_there, manifest = False, _finished(folder / f"{name}.json", key) or {}
-    else:
-        was_there = True
+    lying = read_manifest(Place(folder, name, folder))
+    if lying is not None and lying.get("key") != key:
+        name = f"{name}-{key[:6]}"  # another model's, or made by another version of the task: both are kept
+    place, label = Place(folder, name, folder), f"evaluating {request.target} on {task.name}"
+    about = {"model": request.target, "weights_sha256": opened.weights}
+    manifest, was_there = evaluate_once(place, key, opened.model, task, plan, ks, sample, about, label)
     return Answer(folder, name, read_estimates(folder / f"{name}.estimates.parquet"), manifest, was_there)
-
-
-def _finished(path: Path, key: str) -> dict[str, Any] | None:
-    """The manifest of a finished evaluation with this content; it is written last, so the other files are whole."""
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return manifest if manifest.get("key") == key else None
 
 
 def _name(task: Task, plan: Plan) -> str:
@@ -200,9 +186,8 @@ def _opened_run(request: Request, folder: Path) -> Opened:
         run.task if as_trained and name == run.task.name else _task(name, request)
         for name in request.tasks or [run.task.name]
     ]
-    digest = fingerprint.folder_digest(final)
     model = load_folder(final, prompt_format)
-    return Opened(model, digest, tasks, run.prompt, _chosen(request, own), folder / "eval")
+    return Opened(model, weights_digest(model.network), tasks, run.prompt, _chosen(request, own), folder / "eval")
 
 
 def _opened_model(request: Request) -> Opened:
@@ -218,13 +203,13 @@ def _opened_model(request: Request) -> Opened:
     local = local_path(config)
     if local is not None and not local.exists():
         raise ConfigError([f"{request.target}: there is no such run or model folder"])
-    home = Path("evaluations") / request.target.strip("./~").replace("/", "_")
+    home = Path("evaluations") / request.target.strip("./~").replace("/", "--")
     try:
         model = load_pretrained(config)
     except ModelUnavailable as error:
         raise ConfigError([str(error)]) from error
     values = _chosen(request, {**_DEFAULTS, "temperature": 1.0})
-    return Opened(model, model_digest(config), tasks, Prompt(), values, home)
+    return Opened(model, weights_digest(model.network), tasks, Prompt(), values, home)
 
 
 def _chosen(request: Request, otherwise: Mapping[str, Any]) -> dict[str, Any]:

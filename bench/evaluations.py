@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 import torch
 
+from bench.checkpoint import weights_digest
 from bench.config import Prompt, Run, task_content
-from bench.evaluation.driver import Plan, evaluate, write_evaluation
-from bench.evaluation.journal import Journal
+from bench.evaluation.driver import Plan
+from bench.evaluation.resumable import Place, evaluate_once, evaluation_key
 from bench.fingerprint import data_digest
 from bench.generate import sample
 from bench.models import LanguageModel
 from bench.overlap import RULE, task_overlap
 from bench.prepare import Start, cached, start_content, starting_model
 from bench.problems import num_problems
-from bench.progress import progress
 from bench.store import write_bytes, write_json
 from bench.tracking import TrackingError, prepare_store
 from tasks.parts.problem import Task
@@ -65,16 +65,17 @@ def plan_of(run: Run, one: Wanted, purpose: str, seed: int) -> Plan:
     )
 
 
-def evaluate_final(run: Run, policy: LanguageModel, folder: Path, about: dict[str, Any]) -> None:
-    """Every evaluation of the final model into `folder`; a killed one goes on where it was.
+def evaluate_final(run: Run, policy: LanguageModel, weights: str, folder: Path, name: str) -> None:
+    """Every evaluation of the final model into `folder`; a finished one is kept, a killed one goes on where it was.
 
     Args:
-        about: what the model is, for the manifest; with the digest of its weights.
+        weights: the digest of the model's weights.
+        name: what the manifests call the model.
     """
     for one in wanted(run, "test"):
         plan = plan_of(run, one, "evaluation", run.seed)
         label = f"evaluating {run.algorithm} seed {run.seed}{'' if one.task == run.task else f' on {one.name}'}"
-        _evaluate(run, one, plan, policy, folder, folder / f".{one.name}.journal.jsonl", label, about)
+        _evaluate(run, one, plan, policy, weights, Place(folder, one.name, folder), label, name)
 
 
 def start_evaluations(run: Run, start: Start) -> list[tuple[str, Path]]:
@@ -89,7 +90,7 @@ def copy_evaluation(name: str, source: Path, target: Path) -> None:
 
 
 def write_overlap(run: Run, path: Path) -> None:
-    """How many test problems a run meets in training too, by task; counted once for all runs that share the data."""
+    """How many test problems are also training problems, by task; counted once for all runs that share the data."""
     tasks = {"": run.task, **run.evaluation.also}
     content = {"rule": RULE, "tasks": {label: task_content(task) for label, task in tasks.items()}}
 
@@ -110,25 +111,23 @@ def _start_evaluation(run: Run, start: Start, one: Wanted) -> Path:
     def make(folder: Path) -> dict[str, Any]:
         torch.set_num_threads(run.threads if run.warm_start is None else run.warm_start.threads)
         plan = plan_of(run, one, "evaluation of the start", 0)
-        journal = folder.with_name(f"{folder.name}.journal.jsonl")
         label = f"evaluating the starting model{'' if one.name == 'start' else f' as {one.name}'}"
-        stored = Wanted("start", one.task, one.prompt)
-        _evaluate(run, stored, plan, start.model, folder, journal, label, {"model": "starting model", **content})
+        # The journal lies beside the folder, which is emptied before it is made again.
+        place = Place(folder, "start", folder.parent)
+        weights = weights_digest(start.model.network)
+        _evaluate(run, one, plan, start.model, weights, place, label, "starting model")
         return {}
 
     return cached(Path(run.output.cache), "start_evaluation", content, make)
 
 
 def _evaluate(
-    run: Run, one: Wanted, plan: Plan, model: LanguageModel, folder: Path, path: Path, label: str, about: dict[str, Any]
+    run: Run, one: Wanted, plan: Plan, model: LanguageModel, weights: str, place: Place, label: str, name: str
 ) -> None:
-    key = data_digest({**about, **task_content(one.task), "plan": plan.record()})
-    journal = Journal(path, key)
-    with progress(label, plan.problems * plan.samples) as advance:
-        evaluated = evaluate(model, one.task, plan, sample, lambda done: advance(done, ""), journal)
-    told = {"model": about["model"], "rollout_temperature": run.rollout.temperature}
-    write_evaluation(folder, one.name, evaluated, one.task, plan, run.evaluation.all_ks, told)
-    journal.close()
+    """One evaluation into its place; `name` is what the manifest calls the model."""
+    key = evaluation_key(model, weights, one.task, plan)
+    about = {"model": name, "weights_sha256": weights, "rollout_temperature": run.rollout.temperature}
+    evaluate_once(place, key, model, one.task, plan, run.evaluation.all_ks, sample, about, label)
 
 
 def prepare(runs: Sequence[Run]) -> None:

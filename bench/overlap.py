@@ -57,6 +57,11 @@ def words(text: str) -> list[str]:
     return _WORD.findall(_THOUSANDS.sub("", _INVISIBLE.sub("", plain))) or [text.strip()]
 
 
+def question_words(problem: Problem) -> str:
+    """A problem's question in the form in which two are compared: without case, white space and punctuation."""
+    return " ".join(words(_question(problem)))
+
+
 def overlap(train: Sequence[Problem], test: Sequence[Problem], *, grams: bool = True) -> Overlap:
     """Compare the questions (the prompt, where a problem has no question of its own) of two sets of problems.
 

@@ -3,8 +3,8 @@
     reward = verdict (or coin) + format x form + sum of weight x the user's functions
 
 What cannot be told in one part cannot be told in all: NaN, unscorable. Every draw is a function of the seed and of the
-completion's place in the run, so that it is the same for every algorithm and after a resume. Evaluation knows none of
-this.
+completion's place in the run (or of its answer), so that it is the same for every algorithm and after a resume.
+Evaluation knows none of this.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 
 from algorithms.axes.preference import Preference
 from bench.config import Run
-from bench.config_reward import RewardFunction
+from bench.config_reward import Noise, RewardFunction
 from bench.reward_functions import Columns, Result, Wanted, call_all, describe
 from bench.seeding import stream_key, uniforms
 from bench.store import append_jsonl
@@ -65,6 +65,23 @@ class Worth:
 
 
 @dataclass(frozen=True)
+class _Call:
+    """A function that is to be called, and the knob that a message about it begins with."""
+
+    knob: str
+    function: RewardFunction
+    constants: Columns = field(default_factory=dict[str, Sequence[Any]])
+    """Arguments beside the columns, the same for every batch."""
+
+    @property
+    def name(self) -> str:
+        return self.function.function
+
+    def refusal(self, why: str) -> RewardMistake:
+        return RewardMistake(f"{self.knob}: {self.name} {why}")
+
+
+@dataclass(frozen=True)
 class Rewarder:
     """The run's reward, with what it remembers of the user's functions."""
 
@@ -104,14 +121,17 @@ class Rewarder:
             total = [math.nan if bit is None else worth[0] if bit else worth[1] for bit in bits]
         if reward.format or reward.source == "format_only":
             form = self._form(samples, failures)
-            total = [value + reward.format * own for value, own in zip(total, form, strict=True)]
+            total = [value + reward.format * score for value, score in zip(total, form, strict=True)]
             if reward.source == "format_only":
-                bits = [own >= 1 for own in form]
+                bits = [score >= 1 for score in form]
+        own = [0.0] * len(samples)
         for index, function in enumerate(reward.functions):
-            values = self._call(f"reward.functions.{index}", function, samples, failures)
-            total = [value + function.weight * own for value, own in zip(total, values, strict=True)]
+            values = self._call(_Call(f"reward.functions.{index}", function), samples, failures)
+            own = [value + function.weight * more for value, more in zip(own, values, strict=True)]
+        total = [value + more for value, more in zip(total, own, strict=True)]
         if reward.source == "functions":
-            bits = [value > 0 for value in total]
+            # Of the functions alone: a weighted form would make every well-formed completion right.
+            bits = [value > 0 for value in own]
         return [
             Worth(reward=value, observed=bit if math.isfinite(value) else None, failures=failures[i])
             for i, (value, bit) in enumerate(zip(total, bits, strict=True))
@@ -123,7 +143,7 @@ class Rewarder:
         noise = self.run.reward.noise
         if noise is None:
             return bits
-        draws = _draws([self._key("reward noise", sample) for sample in samples])
+        draws = _draws([self._noise_key(noise, sample) for sample in samples])
         rates = [noise.false_negative if bit else noise.false_positive for bit in bits]
         flips = [draw < rate for draw, rate in zip(draws, rates, strict=True)]
         return [None if bit is None else bit != flip for bit, flip in zip(bits, flips, strict=True)]
@@ -135,6 +155,13 @@ class Rewarder:
         place = (sample.round, sample.position, sample.problem.id, sample.member)
         return stream_key(self.run.seed, name, *place)
 
+    def _noise_key(self, noise: Noise, sample: Sample) -> int:
+        if noise.per == "completion":
+            return self._key("reward noise", sample)
+        answer = sample.grade.answer_key
+        said = ("text", sample.text) if answer is None else ("answer", answer)
+        return stream_key(self.run.seed, "reward noise", sample.problem.id, *said)
+
     def _form(self, samples: Sequence[Sample], failures: Counter[int]) -> list[float]:
         match self.run.reward.format_rule:
             case "task":
@@ -144,77 +171,70 @@ class Rewarder:
             case "think_answer":
                 return [think_answer_score(sample.text) for sample in samples]
             case "json":
-                return self._call("reward.format_rule", JSON_FORM, samples, failures, {"schema": self._schema})
+                call = _Call("reward.format_rule", JSON_FORM, {"schema": self._schema})
+                return self._call(call, samples, failures)
 
     @cached_property
     def _schema(self) -> Any:
         path = self.run.reward.format_schema
         return True if path is None else json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
 
-    def _call(
-        self,
-        knob: str,
-        function: RewardFunction,
-        samples: Sequence[Sample],
-        failures: Counter[int],
-        constants: Columns | None = None,
-    ) -> list[float]:
-        """The function's number for each completion, NaN where it gave none; who failed is counted and logged.
-
-        All at once, in the time that one completion may take: what comes back has kept every limit. Where it does not,
-        one by one, so that a completion costs no other its reward.
-        """
+    def _call(self, call: _Call, samples: Sequence[Sample], failures: Counter[int]) -> list[float]:
+        """The function's number for each completion, NaN where it gave none; who failed is counted and logged."""
         if not samples:
             return []
-        name, refused = function.function, f"{knob}: {function.function}"
-        one_by_one = name in self.slow
-        answers: list[Result | str] = []
-        if not one_by_one:
-            answers = self._answers(refused, function, [samples], constants)
-            one_by_one = _trouble(answers[0]) is not None and len(samples) > 1 and not self._refuses(name, answers)
-        if one_by_one:
-            answers = self._answers(refused, function, [[sample] for sample in samples], constants)
-            if all(_trouble(answer) is None for answer in answers):
-                self.slow.add(name)
-        if self._refuses(name, answers):
-            raise RewardMistake(f"{refused} {_refusal(answers)}")
-        self.called.add(name)
-        troubles = [_trouble(answer) for answer in answers]
-        lost = [(i, trouble) for i, trouble in enumerate(troubles) if trouble is not None]
+        answers = self._at_once(call, samples)
+        if answers is None:
+            answers = self._one_by_one(call, samples)
+        self.called.add(call.name)
+        lost = [(i, answer) for i, answer in enumerate(answers) if isinstance(answer, str)]
         failures.update(i for i, _ in lost)
-        self._report(name, [(samples[i], trouble) for i, trouble in lost])
-        if len(answers) == 1 and not lost:
-            return list(answers[0].values) if isinstance(answers[0], Result) else []
-        return [answer.values[0] if isinstance(answer, Result) and answer.values else math.nan for answer in answers]
+        self._report(call.name, [(samples[i], trouble) for i, trouble in lost])
+        return [math.nan if isinstance(answer, str) else answer for answer in answers]
 
-    def _refuses(self, name: str, answers: Sequence[Result | str]) -> bool:
-        """Whether the function's first answers are no rewards, or there is none: then it is wrong, and not the data."""
-        mistaken = any(isinstance(answer, Result) and answer.mistake for answer in answers)
-        failed = len(answers) > 1 and all(isinstance(answer, str) for answer in answers)
-        return name not in self.called and (mistaken or failed)
+    def _at_once(self, call: _Call, samples: Sequence[Sample]) -> Sequence[float | str] | None:
+        """All in one call and in one completion's time: what comes back has kept every limit. None: ask one by one."""
+        if call.name in self.slow or len(samples) == 1:
+            return None
+        (answer,) = self._ask(call, [samples])
+        return None if isinstance(answer, str) else answer
 
-    def _answers(
-        self,
-        refused: str,
-        function: RewardFunction,
-        batches: Sequence[Sequence[Sample]],
-        constants: Columns | None,
-    ) -> list[Result | str]:
-        """What the function gives for each batch; `refused` begins the message if it cannot be asked."""
+    def _one_by_one(self, call: _Call, samples: Sequence[Sample]) -> Sequence[float | str]:
+        """A call for each, so that a completion costs no other its reward."""
+        asked = self._ask(call, [[sample] for sample in samples])
+        answers = [answer if isinstance(answer, str) else answer[0] for answer in asked]
+        failed = [answer for answer in answers if isinstance(answer, str)]
+        if not failed and len(samples) > 1:
+            self.slow.add(call.name)
+        if len(failed) == len(samples) > 1 and call.name not in self.called:
+            # Where there is no first reward at all, the function is wrong, and not the data.
+            raise call.refusal(f"failed on each of {len(samples)} completions: {failed[0]}")
+        return answers
+
+    def _ask(self, call: _Call, batches: Sequence[Sequence[Sample]]) -> list[tuple[float, ...] | str]:
+        """What the function gives for each batch: its numbers, or why there are none.
+
+        Raises:
+            RewardMistake: it cannot be asked, or what it returns is no rewards and it has never returned any.
+        """
         try:
-            if function.function not in self.wanted:
-                self.wanted[function.function] = describe(function.function)
-            wanted = self.wanted[function.function]
+            if call.name not in self.wanted:
+                self.wanted[call.name] = describe(call.name)
+            wanted = self.wanted[call.name]
             requests: list[tuple[list[str], Columns]] = []
             for samples in batches:
-                columns = {**columns_of([sample.problem for sample in samples]), **(constants or {})}
+                columns = {**columns_of([sample.problem for sample in samples]), **call.constants}
                 missing = wanted.missing(list(columns))
                 if missing is not None:
                     raise ValueError(missing)
                 requests.append(([sample.text for sample in samples], wanted.of(columns)))
-            return call_all(wanted, requests, limit_seconds=function.limit_seconds)
+            results = call_all(wanted, requests, limit_seconds=call.function.limit_seconds)
         except ValueError as error:
-            raise RewardMistake(f"{refused} {error}") from None
+            raise call.refusal(str(error)) from None
+        mistakes = [result.mistake for result in results if isinstance(result, Result) and result.mistake]
+        if mistakes and call.name not in self.called:
+            raise call.refusal(mistakes[0])
+        return [result if isinstance(result, str) else result.mistake or result.values for result in results]
 
     def _report(self, name: str, lost: Sequence[tuple[Sample, str]]) -> None:
         """Every failure in the log; on stderr one line the first time that an exception of this type comes."""
@@ -251,13 +271,3 @@ def columns_of(problems: Sequence[Problem]) -> dict[str, list[Any]]:
 def _draws(keys: Sequence[int]) -> list[float]:
     """A uniform number in [0, 1) of each key's stream."""
     return uniforms(keys, 0, 1)[:, 0].tolist() if keys else []
-
-
-def _trouble(answer: Result | str) -> str | None:
-    """Why there is no number; None where there is."""
-    return answer if isinstance(answer, str) else answer.mistake
-
-
-def _refusal(answers: Sequence[Result | str]) -> str:
-    mistakes = [answer.mistake for answer in answers if isinstance(answer, Result) and answer.mistake]
-    return mistakes[0] if mistakes else f"failed on each of {len(answers)} completions: {answers[0]}"

@@ -16,7 +16,7 @@ from bench.instruments import Instruments
 from bench.models import LanguageModel
 from bench.policy import Sequences
 from bench.problems import load_problems, num_problems
-from bench.prompting import encode_prompts
+from bench.prompting import encode_prompts, ended, stop_of
 from bench.rewards import Rewarder, Sample
 from bench.seeding import generator, stream_key
 from tasks.parts.problem import Grade, Problem, ProceduralTask, Task
@@ -198,17 +198,16 @@ class Sampler:
         self, model: LanguageModel, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]
     ) -> list[Graded]:
         """All completions decoded and graded, at once so that slow verdicts are found side by side; no rewards yet."""
-        flat = [(p, c) for p, own in zip(problems, completions, strict=True) for c in own]
-        texts = [model.decode(completion.token_ids) for _, completion in flat]
-        grades = self.task.grade_all(
-            [
-                (problem, text, not completion.terminated)
-                for (problem, completion), text in zip(flat, texts, strict=True)
-            ]
-        )
+        stop = stop_of(self.run.prompt)
+        flat = [
+            (problem, *ended(model, completion, stop))
+            for problem, own in zip(problems, completions, strict=True)
+            for completion in own
+        ]
+        grades = self.task.grade_all([(problem, text, not said.terminated) for problem, said, text in flat])
         return [
             Graded(completion, text, grade, math.nan, grade.correct)
-            for (_, completion), text, grade in zip(flat, texts, grades, strict=True)
+            for (_, completion, text), grade in zip(flat, grades, strict=True)
         ]
 
     def collect(

@@ -296,8 +296,8 @@ def finish(job: Job) -> None:
     save_folder(policy, job.checkpoints / "final")
     digest = checkpoint.weights_digest(policy.network)
     store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
-    about = {"model": f"{run.algorithm} seed {run.seed} update {chosen}", "weights_sha256": digest}
-    evaluate_final(run, policy, job.directory / "eval", about)
+    name = f"{run.algorithm} seed {run.seed} update {chosen}"
+    evaluate_final(run, policy, digest, job.directory / "eval", name)
     store.write_json(job.directory / "memory.json", job.instruments.memory.report())
     timings = store.read_jsonl(job.directory / "timings.jsonl").records
     store.write_json(job.directory / "throughput.json", throughput(timings))

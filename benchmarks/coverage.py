@@ -21,6 +21,7 @@ from bench.statistics import (
     SEEDS_AND_PROBLEMS,
     Interval,
     accuracy_interval,
+    claim,
     crossed_interval,
     equivalence,
     interval_for,
@@ -30,7 +31,7 @@ from bench.statistics import (
     seeds_band,
     tied_with_best,
 )
-from bench.statistics.interval import crossed_half_width
+from bench.statistics.crossed import crossed_half_width, mean_squares
 
 SAMPLES = 8
 SKILL, PROBLEM_SD, ARM_SD, BOTH_SD = 0.5, 1.5, 0.3, 0.3
@@ -38,6 +39,8 @@ SKILL, PROBLEM_SD, ARM_SD, BOTH_SD = 0.5, 1.5, 0.3, 0.3
 SEED_SD = {"modest": 0.06, "large": 0.25}
 """About 1 and 4 points of a seed's mean accuracy."""
 MARGIN = 0.02
+K, DRAWN = 16, 64
+"""Of the nearly saturated Pass@K, and the samples that it is estimated from."""
 SHORT = ("checkpoints, new problems", "new seeds", "new seeds and problems")
 NODES, WEIGHTS = special.roots_hermitenorm(80)
 GRID = np.linspace(-15, 15, 6001)
@@ -57,6 +60,12 @@ class Design:
         return f"{self.seeds} | {self.problems:,} | {self.effect}"
 
 
+NEAR, NEARER, BELOW = (0.977, 0.986), (0.998, 0.999), (0.999, 0.979)
+SATURATED = [
+    *((seeds, 30, levels) for seeds in (1, 3) for levels in (NEAR, NEARER, BELOW)),
+    *((3, problems, levels) for problems in (500, 1319) for levels in (NEARER, BELOW)),
+]
+"""Seeds, problems, and the two true values; in the last pair they lie 2 points apart."""
 DESIGNS = [Design(seeds, problems, effect) for seeds in (3, 5) for problems in (30, 500, 1319) for effect in SEED_SD]
 
 
@@ -154,22 +163,13 @@ def alternatives(design: Design, simulations: int, seed: int = 0) -> dict[str, t
         value = truth[SEEDS_AND_PROBLEMS][1] - truth[SEEDS_AND_PROBLEMS][0]
         interval, over_seeds = crossed_interval(difference), interval_for(difference, SEEDS)
         widths = {"ours": interval.half_width, "t over seeds": over_seeds.half_width}
-        squares, scale = mean_squares(difference)
+        squares, scale = mean_squares(difference), 1 / math.sqrt(difference.size)
         freedom = (design.seeds - 1, design.problems - 1)
         widths |= {name: scale * way(*squares, freedom) for name, way in TRIED.items()}
         for name, width in widths.items():
             found[name][0] += abs(interval.mean - value) <= width
             found[name][1] += 100 * width / simulations
     return {name: (int(hits), width) for name, (hits, width) in found.items()}
-
-
-def mean_squares(table: np.ndarray) -> tuple[tuple[float, float, float], float]:
-    """Of seeds, problems and their interaction; and what turns them into the scale of the mean."""
-    seeds, problems = table.shape
-    by_seed, by_problem = table.mean(axis=1), table.mean(axis=0)
-    rest = table - by_seed[:, None] - by_problem + table.mean()
-    interaction = (rest**2).sum() / ((seeds - 1) * (problems - 1))
-    return (problems * by_seed.var(ddof=1), seeds * by_problem.var(ddof=1), interaction), 1 / math.sqrt(table.size)
 
 
 def mixed(seeds: int, share: float, interaction: float, simulations: int, problems: int = 500) -> dict[str, int]:
@@ -189,6 +189,38 @@ def mixed(seeds: int, share: float, interaction: float, simulations: int, proble
         lean = satterthwaite(of_seeds, of_problems, of_both, freedom, floor=False)
         for name, width in (("Satterthwaite", lean), ("generalised", 2 * ours - lean), ("ours", ours)):
             hits[name] += distance <= width
+    return hits
+
+
+def pass_rate(skill: float, sd: float) -> float:
+    """The mean Pass@K of a logit-normal rate."""
+    return float((1 - special.expit(-skill - sd * NODES) ** K) @ WEIGHTS / WEIGHTS.sum())
+
+
+def saturated(seeds: int, problems: int, levels: tuple[float, float], simulations: int) -> dict[str, int]:
+    """Two arms with these true Pass@K: intervals that hold it, that carry a caution, and differences called equivalent.
+
+    An interval without bounds holds nothing. With one seed the intervals are those over problems.
+    """
+    generator = np.random.default_rng([7, seeds, problems])
+    total = math.hypot(PROBLEM_SD, ARM_SD, BOTH_SD, SEED_SD["modest"])
+    skills = [optimize.brentq(lambda x, p=p: pass_rate(x, total) - p, -5.0, 15.0) for p in levels]
+    hits = dict.fromkeys(("one", "one cautioned", "difference", "cautioned", "t tests alone", "equivalent"), 0)
+    for _ in range(simulations):
+        hard = generator.normal(0, PROBLEM_SD, problems) + generator.normal(0, ARM_SD, (2, problems))
+        logit = hard[:, None] + np.array(skills)[:, None, None] + generator.normal(0, BOTH_SD, (2, seeds, problems))
+        logit += generator.normal(0, SEED_SD["modest"], (2, seeds, 1))
+        wrong = generator.binomial(DRAWN, special.expit(-logit))
+        table = 1 - special.comb(wrong, K) / special.comb(DRAWN, K)
+        one, difference = crossed_interval(table[0]), crossed_interval(table[1] - table[0])
+        hits["one"] += holds(one, levels[0])
+        hits["one cautioned"] += one.caution is not None
+        hits["difference"] += holds(difference, levels[1] - levels[0])
+        hits["cautioned"] += difference.caution is not None
+        shown = equivalence(difference, MARGIN)
+        # What has no spread was called equivalent with p = 0 before there was a guard.
+        hits["t tests alone"] += not shown.p_value > 0.05 and abs(difference.mean) < MARGIN
+        hits["equivalent"] += claim(difference, MARGIN).verdict == "equivalent" or shown.equivalent
     return hits
 
 
@@ -316,6 +348,11 @@ def decisions(simulations: int) -> None:
     head(f"Called equivalent at a true difference of {100 * MARGIN:g} points", *DESIGN, "percent (5 promised at most)")
     for design in DESIGNS:
         row(design, percent(false_equivalence(design, simulations), simulations))
+    columns = ("one arm covered", "cautioned", "difference covered", "cautioned", "t tests alone", "called equivalent")
+    head(f"Nearly saturated Pass@{K}", "seeds", "problems", "true values", *columns)
+    for seeds, problems, levels in SATURATED:
+        found = saturated(seeds, problems, levels, simulations).values()
+        row(seeds, f"{problems:,}", "{:.3f}, {:.3f}".format(*levels), *(percent(hits, simulations) for hits in found))
     fewer = simulations // 5
     head("Five equal arms", *DESIGN, "any called worse than the best (5 promised)", "the true best lost")
     for design in DESIGNS:

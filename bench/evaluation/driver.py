@@ -27,7 +27,7 @@ from bench.evaluation.journal import Journal
 from bench.generate import Completion, Generator
 from bench.models import LanguageModel
 from bench.problems import load_problems
-from bench.prompting import encode_prompts
+from bench.prompting import encode_prompts, ended, stop_of
 from bench.seeding import stream_key
 from bench.store import write_bytes, write_json
 from tasks.parts.problem import Problem, Split, Task
@@ -67,7 +67,7 @@ class Evaluated:
     outcomes: OutcomeMatrix
     completions: tuple[dict[str, Any], ...]
     prompting: Mapping[str, str]
-    """Chat or plain, and a hash of the first prompt as the model saw it."""
+    """Chat or plain, and a hash of the prompts as the model read them."""
 
 
 def evaluate(
@@ -88,15 +88,16 @@ def evaluate(
     advance(sum(map(len, done.values())))
     waiting = [(problem, prompt) for problem, prompt in zip(problems, prompts, strict=True) if problem.id not in done]
     at_once = max(1, _rows_at_once(model) // plan.samples)
+    stop = stop_of(plan.prompt)
     for start in range(0, len(waiting), at_once):
         part = waiting[start : start + at_once]
         sampled = _sampled(model, [problem for problem, _ in part], [prompt for _, prompt in part], plan, generate)
-        for problem, rows in _graded(model, task, [problem for problem, _ in part], sampled):
+        for problem, rows in _graded(model, task, [problem for problem, _ in part], sampled, stop):
             done[problem.id] = rows
             if journal:
                 journal.add(problem.id, rows)
         advance(len(part) * plan.samples)
-    digest = hashlib.sha256(json.dumps(prompts[0]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     prompting = {"prompt_format": model.prompt_format, "prompt_sha256": digest}
     rows = [row for problem in problems for row in done[problem.id]]
     outcomes = outcome_matrix(Outcome(**{name: row[name] for name in _OUTCOME}) for row in rows)
@@ -132,17 +133,24 @@ def _sampled(
 
 
 def _graded(
-    model: LanguageModel, task: Task, problems: Sequence[Problem], sampled: Sequence[Sequence[Completion]]
+    model: LanguageModel,
+    task: Task,
+    problems: Sequence[Problem],
+    sampled: Sequence[Sequence[Completion]],
+    stop: str | None,
 ) -> Iterator[tuple[Problem, list[dict[str, Any]]]]:
     """Each problem with its rows: the completion, its verdict and what else is stored of it."""
-    flat = [(problem, completion) for problem, own in zip(problems, sampled, strict=True) for completion in own]
-    texts = [model.decode(completion.token_ids) for _, completion in flat]
-    asked = [(p, text, not completion.terminated) for (p, completion), text in zip(flat, texts, strict=True)]
-    verdicts = iter(zip(asked, flat, task.grade_all(asked), strict=True))
-    for problem, own in zip(problems, sampled, strict=True):
+    said = [[ended(model, completion, stop) for completion in own] for own in sampled]
+    asked = [
+        (problem, text, not completion.terminated)
+        for problem, own in zip(problems, said, strict=True)
+        for completion, text in own
+    ]
+    grades = iter(task.grade_all(asked))
+    for problem, own in zip(problems, said, strict=True):
         rows: list[dict[str, Any]] = []
-        for sample in range(len(own)):
-            (_, text, _), (_, completion), grade = next(verdicts)
+        for sample, (completion, text) in enumerate(own):
+            grade = next(grades)
             about = {"problem_id": problem.id, "sample": sample, "gold": problem.gold, "completion": text}
             rows.append({**about, **asdict(grade), "num_tokens": len(completion.token_ids)})
         yield problem, rows
@@ -155,7 +163,7 @@ def pass_at_1(evaluated: Evaluated) -> float:
 
 def write_evaluation(
     folder: Path, name: str, evaluated: Evaluated, task: Task, plan: Plan, ks: Sequence[int], about: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> None:
     """Write the four files of an evaluation; the manifest comes last, so that it marks the others as whole.
 
     Args:
@@ -177,6 +185,7 @@ def write_evaluation(
         **about,
         **plan.record(),
         **evaluated.prompting,
+        "stop": stop_of(plan.prompt),
         **rules,
         **summary,
         "duplicate_rate": repeated.overall,
@@ -184,4 +193,3 @@ def write_evaluation(
         "samples": plan.samples,
     }
     write_json(folder / f"{name}.json", record)
-    return record

@@ -16,7 +16,7 @@ class Journal:
     def __init__(self, path: Path, key: str) -> None:
         """Open or begin the journal at `path`; `key` is a digest of everything that the outcomes depend on."""
         self.path = path
-        records = read_jsonl(path).records if path.exists() else []
+        records = read_jsonl(path).records
         if records and records[0].get("key") == key:
             self.done: Mapping[str, Sequence[dict[str, Any]]] = {r["problem_id"]: r["rows"] for r in records[1:]}
         else:
@@ -29,5 +29,5 @@ class Journal:
         append_jsonl(self.path, {"problem_id": problem_id, "rows": list(rows)})
 
     def close(self) -> None:
-        """Remove the file: the evaluation itself is stored."""
+        """Remove the file: what it kept is stored elsewhere."""
         self.path.unlink(missing_ok=True)

@@ -8,8 +8,9 @@ answer differs by more than any choice of formula, so every result carries its e
     SEEDS_AND_PROBLEMS    new training seeds, on new problems                crossed_interval, crossed_difference
 
 `interval_for` picks the default of each; how often each covers is measured in `docs/statistics.md`. Undefined is NaN:
-one seed has no interval over seeds, and a NaN among the values (Pass@K where a problem has too few samples) makes the
-result NaN. Whatever draws random numbers seeds its generator with the content of its data.
+one seed has no interval over seeds, equal values have no interval at all (no spread among a few does not make a mean
+certain), and a NaN among the values (Pass@K where a problem has too few samples) makes the result NaN. Whatever draws
+random numbers seeds its generator with the content of its data.
 """
 
 from bench.statistics.aggregate import (
@@ -22,16 +23,18 @@ from bench.statistics.aggregate import (
     profile_intervals,
 )
 from bench.statistics.bands import Band, problems_band, seeds_band
+from bench.statistics.carried import FEW, num_carrying
+from bench.statistics.crossed import crossed_interval, crossed_p_value
 from bench.statistics.crossover import Crossover, crossover
+from bench.statistics.default import interval_for
 from bench.statistics.equivalence import Claim, Equivalence, claim, equivalence
 from bench.statistics.estimand import PROBLEMS, SEEDS, SEEDS_AND_PROBLEMS, TRIALS, caution
 from bench.statistics.interval import (
     Interval,
     accuracy_interval,
-    crossed_interval,
-    interval_for,
     problems_interval,
     t_interval,
+    t_p_value,
     wilson_interval,
 )
 from bench.statistics.multiplicity import TiedSet, holm, tied_with_best
@@ -40,6 +43,7 @@ from bench.statistics.power import minimum_detectable_effect, observed_minimum_d
 from bench.statistics.significance import SignificanceTest, mcnemar_test, sign_flip_test, wilcoxon_test
 
 __all__ = [
+    "FEW",
     "PROBLEMS",
     "SEEDS",
     "SEEDS_AND_PROBLEMS",
@@ -59,6 +63,7 @@ __all__ = [
     "claim",
     "crossed_difference",
     "crossed_interval",
+    "crossed_p_value",
     "crossover",
     "equivalence",
     "holm",
@@ -68,6 +73,7 @@ __all__ = [
     "iqm_interval",
     "mcnemar_test",
     "minimum_detectable_effect",
+    "num_carrying",
     "observed_minimum_detectable",
     "paired_difference",
     "performance_profile",
@@ -79,6 +85,7 @@ __all__ = [
     "seeds_band",
     "sign_flip_test",
     "t_interval",
+    "t_p_value",
     "tied_with_best",
     "wilcoxon_test",
     "wilson_interval",

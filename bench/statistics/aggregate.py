@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
+from bench.statistics.carried import no_spread
 from bench.statistics.estimand import SEEDS
 from bench.statistics.interval import check_level
 from bench.statistics.resampling import generator, in_units
@@ -154,6 +155,7 @@ def _interval(
     limits: tuple[float, float],
 ) -> AggregateInterval:
     error = math.sqrt(variance) if variance >= 0 else math.nan
+    error = 0.0 if no_spread(error, np.asarray(value)) else error
     runs, tasks = shape
     if runs < 2:
         caution = "one training seed: checkpoint-level only, no interval over seeds"

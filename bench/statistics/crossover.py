@@ -25,7 +25,9 @@ class Crossover:
     """The last K at which the mean difference changes its sign, on a straight line over log2 K between the K's."""
     low: float
     high: float
-    """Quantiles of K* over the resamples; 0 and infinity where it lies below or above the range of K."""
+    """Quantiles of K* over the resamples that cross as the observed curves do or not at all, so read them beside
+    `share_other_direction`; 0 and infinity where K* lies below or above the range of K. NaN where no two resamples
+    differ: equal problems do not make K* certain."""
     share_without_crossing: float
     """Of the resamples: those whose mean difference keeps its sign over the whole range."""
     share_other_direction: float
@@ -79,10 +81,11 @@ def crossover(
     units = canonical(in_units(difference)[0])
     log2_ks = np.log2(np.asarray(ks, dtype=np.float64))
     observed = _last_crossing(units.sum(axis=(0, 1))[None].astype(np.float64), log2_ks)
-    resampled = _last_crossing(_resampled_curves(units, num_draws), log2_ks)
+    drawn = _resampled_curves(units, num_draws)
+    resampled, varies = _last_crossing(drawn, log2_ks), bool((drawn != drawn[0]).any())
     before = int(observed.sign_before[0])
     crossed = np.isfinite(resampled.log2_k)
-    low, high = _quantiles(resampled, before, level)
+    low, high = _quantiles(resampled, before, level) if varies else (math.nan, math.nan)
     return Crossover(
         k_star=float(2 ** observed.log2_k[0]),
         low=low,

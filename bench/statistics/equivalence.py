@@ -6,6 +6,7 @@ from typing import Literal
 
 from scipy import special
 
+from bench.statistics.carried import FEW
 from bench.statistics.interval import Interval
 from bench.statistics.power import observed_minimum_detectable
 
@@ -26,6 +27,7 @@ class Equivalence:
     p_value: float
     """The larger of the two one-sided p values."""
     equivalent: bool
+    """A p value of at most 5 %, and enough problems that carry the variation: never where fewer than 8 do."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Claim:
 def equivalence(interval: Interval, margin: float = 0.02) -> Equivalence:
     """TOST: is the mean difference shown to be smaller than the margin? NaN and False without a standard error.
 
+    Where fewer than 8 problems carry the variation nothing is shown, whatever p is: a nearly solved benchmark differs
+    on a handful of problems, and a sample may hold none of those on which the two do.
+
     Args: interval of a difference, its bounds from Student's t; margin in its unit, fixed before the data are seen.
     Raises: ValueError unless the margin is positive.
     Source: Schuirmann 1987, doi:10.1007/BF01068419.
@@ -48,13 +53,12 @@ def equivalence(interval: Interval, margin: float = 0.02) -> Equivalence:
     if not margin > 0:
         raise ValueError(f"margin must be positive, got {margin}")
     mean, error, degrees_of_freedom = interval.mean, interval.standard_error, interval.degrees_of_freedom
-    if not (error >= 0 and degrees_of_freedom > 0 and math.isfinite(mean)):
+    if not (error > 0 and degrees_of_freedom > 0 and math.isfinite(mean)):
         return Equivalence(margin, math.nan, math.nan, math.nan, False)
     half_width = float(special.stdtrit(degrees_of_freedom, 1 - ALPHA)) * error
-    room = margin - abs(mean)
-    certain = 0.0 if room > 0 else 1.0
-    p_value = float(special.stdtr(degrees_of_freedom, -room / error)) if error > 0 else certain
-    return Equivalence(margin, mean - half_width, mean + half_width, p_value, p_value <= ALPHA)
+    p_value = float(special.stdtr(degrees_of_freedom, -(margin - abs(mean)) / error))
+    equivalent = p_value <= ALPHA and interval.carried >= FEW
+    return Equivalence(margin, mean - half_width, mean + half_width, p_value, equivalent)
 
 
 def claim(interval: Interval, margin: float = 0.02) -> Claim:
@@ -75,6 +79,11 @@ def claim(interval: Interval, margin: float = 0.02) -> Claim:
     if shown.equivalent:
         return Claim("equivalent", f"is equivalent within {within} ({points})", detectable)
     if math.isnan(interval.low):
-        return Claim("inconclusive", "is inconclusive: there is no interval to judge by", detectable)
+        why = interval.caution or "there is no interval to judge by"
+        return Claim("inconclusive", f"is inconclusive: {why}", detectable)
+    if shown.p_value <= ALPHA:
+        few = f"{max(1, round(interval.carried))} problem{'s' * (interval.carried >= 1.5)}"
+        why = f"the variation rests on about {few}, too few to show that it lies within {within}"
+        return Claim("inconclusive", f"is inconclusive: {why} ({points})", detectable)
     smallest = f"the minimum detectable effect here is {100 * detectable:.1f} points (80 % power)"
     return Claim("inconclusive", f"is inconclusive: {smallest} ({points})", detectable)

@@ -9,8 +9,8 @@ from typing import TypeVar, overload
 import numpy as np
 from jaxtyping import Float
 
-from bench.statistics.interval import Interval, crossed_interval
-from bench.statistics.paired import crossed_p_value
+from bench.statistics.crossed import crossed_interval, crossed_p_value
+from bench.statistics.interval import Interval
 
 Key = TypeVar("Key")
 HOLM = "Holm over all pairs of arms, for the best is chosen by the same data; paired by training seed and problem"
@@ -24,7 +24,7 @@ class TiedSet:
     tied: tuple[str, ...]
     """The best first, then the arms that are not significantly below it, by falling mean."""
     adjusted: Mapping[str, float]
-    """Adjusted p value of every other arm against the best; NaN where the two share no seed."""
+    """Adjusted p value of every other arm against the best; NaN where the two share no seed, or nothing to test."""
     differences: Mapping[str, Interval]
     """Best minus the other."""
     rule: str

@@ -6,16 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import optimize, special
 
-from bench.statistics.interval import (
-    Interval,
-    clustered_error,
-    crossed_half_width,
-    crossed_interval,
-    mean_squares,
-    problems_interval,
-)
+from bench.statistics.crossed import crossed_interval, crossed_p_value
+from bench.statistics.interval import Interval, clustered_error, problems_interval, t_p_value
 
 
 @dataclass(frozen=True)
@@ -24,7 +17,8 @@ class PairedDifference:
 
     interval: Interval
     p_value: float
-    """Two-sided, of no difference: one minus the level at which the interval just reaches 0."""
+    """Two-sided, of no difference: one minus the level at which the interval just reaches 0. Without any spread 1 if
+    the difference is 0, and else NaN."""
     unpaired_standard_error: float
     """What the standard error would be if the two had been measured on different problems."""
 
@@ -88,35 +82,3 @@ def align(problem_ids: Sequence[str], other_problem_ids: Sequence[str]) -> Int[n
     if len(position) != len(other_problem_ids) or len(position) != len(problem_ids):
         raise ValueError("a problem id occurs twice")
     return np.array([position[problem_id] for problem_id in problem_ids], dtype=np.int64)
-
-
-def crossed_p_value(differences: Float[np.ndarray, "seeds problems"]) -> float:
-    """Two-sided p value of no difference: one minus the level at which the crossed interval just reaches 0.
-
-    Its half width has no one t distribution at all levels, and at 3 seeds that of the 95 % interval would make small
-    p values several times too small. Below 1e-9 it is not resolved further.
-    """
-    if min(differences.shape) == 1:
-        return t_p_value(crossed_interval(differences))
-    mean, squares = abs(float(differences.mean())), mean_squares(differences)
-    freedom = (differences.shape[0] - 1, differences.shape[1] - 1)
-    scaled = mean * math.sqrt(differences.size)
-
-    def excess(log_p: float) -> float:
-        return math.log(crossed_half_width(squares, freedom, -math.expm1(log_p)) / scaled)
-
-    if not math.isfinite(scaled):
-        return math.nan
-    if scaled == 0 or max(squares) == 0:
-        return 1.0 if scaled == 0 else 0.0
-    smallest, largest = math.log(1e-9), math.log1p(-1e-9)
-    if excess(smallest) <= 0 or excess(largest) >= 0:
-        return 1e-9 if excess(smallest) <= 0 else 1.0
-    return math.exp(float(optimize.brentq(excess, smallest, largest, xtol=1e-6)))  # pyright: ignore[reportArgumentType]
-
-
-def t_p_value(interval: Interval) -> float:
-    if interval.standard_error == 0:
-        return 1.0 if interval.mean == 0 else 0.0
-    statistic = abs(interval.mean) / interval.standard_error
-    return float(2 * special.stdtr(interval.degrees_of_freedom, -statistic)) if math.isfinite(statistic) else math.nan

@@ -50,10 +50,11 @@ def observed_minimum_detectable(interval: Interval, power: float = 0.8) -> float
     """The true difference from 0 that a t test with this interval's standard error and level finds with this power.
 
     From the noncentral t distribution: with 2 degrees of freedom the sum of two quantiles would be off by a tenth.
-    NaN without an interval. It describes the design, not the outcome: the observed mean does not enter.
+    NaN without an interval, also where nothing varies. It describes the design, not the outcome: the observed mean does
+    not enter.
     """
     error, degrees_of_freedom = interval.standard_error, interval.degrees_of_freedom
-    if not (error >= 0 and degrees_of_freedom > 0):
+    if not (error > 0 and degrees_of_freedom > 0):
         return math.nan
     if math.isinf(degrees_of_freedom):
         return _quantiles(interval.level, power) * error

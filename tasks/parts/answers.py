@@ -37,6 +37,7 @@ _BASE = re.compile(
     r"\(?(?P<digits>-?[0-9][0-9A-F]*(?:\.[0-9A-F]+)?)\)?_ ?(?:\{ ?(?P<long>\d{1,2}) ?\}|(?P<short>\d{1,2}))"
 )
 _MIXED = re.compile(r"(?P<sign>-?) ?(?P<whole>\d{1,30}) +(?P<above>\d{1,30}) ?/ ?(?P<below>\d{1,30})")
+_SPACED = re.compile(r"-?\d{1,3}(?: \d{3}){1,20}(?:\.\d+)?")
 _SCIENTIFIC = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?[eE][+-]?\d{1,3}")
 _MATRIX = re.compile(r"\\begin ?\{[pbB]?matrix\*?\}(?P<cells>.*)\\end ?\{[pbB]?matrix\*?\}", re.DOTALL)
 _ARRAY = re.compile(r"(?<=\\begin)\{array\}(?: ?\{[clr| ]*\})?|(?<=\\end)\{array\}")
@@ -48,6 +49,7 @@ _PARENTHESISED = re.compile(r"\( ?(?P<letter>[A-Za-z]) ?\)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' .-]*(?:, ?[A-Za-z][A-Za-z' .-]*)*")
 _NAMED_ALIKE = re.compile(r"[A-Z]{2,}|[A-Z][a-z]{2,} \d{1,2}(?:st|nd|rd|th)?(?:,? ?\d{4})?")
 """Names of segments, and dates, without their text command: VW, June 20."""
+_NEEDLESS = re.compile(r" (?!\w)|(?<!\w) ")
 _TEXT = re.compile(r"\\text ?\{[^{}]*\}")
 _NOTHING = {"empty", "emptyset", "\\emptyset", "nosolution", "nosolutions", "none", "norealsolutions"}
 _EVERYTHING = {"allrealnumbers", "allreals", "allreal", "real", "reals"}
@@ -63,7 +65,7 @@ class Tree(NamedTuple):
 
 
 TOO_LARGE = "too large"
-"""The unit of a raw answer that nobody can compute, a tower of powers for example."""
+"""The unit of what nobody can compute, a tower of powers for example."""
 EMPTY = Tree("nothing")
 MINUS_INFINITY, INFINITY = Tree("value", "-infinity"), Tree("value", "infinity")
 
@@ -78,7 +80,7 @@ def read(answer: str) -> Tree:
     try:
         return _read(clean(answer), 0)
     except (RecursionError, ValueError, ArithmeticError, LookupError):
-        return Tree("raw", squashed(clean(answer)))
+        return _raw(clean(answer))
 
 
 def _read(text: str, depth: int) -> Tree:
@@ -86,7 +88,7 @@ def _read(text: str, depth: int) -> Tree:
     if not text or not re.search(r"\w|\\emptyset", text):
         return EMPTY
     if depth > _MAX_DEPTH:
-        return Tree("raw", squashed(text))
+        return _leaf(text)
     if "\\dots" in text:
         # What an ellipsis stands for is not computed: such answers are equal if they are written alike.
         return Tree("text", squashed(text))
@@ -144,7 +146,7 @@ def _matrix(text: str, depth: int) -> Tree | None:
     bracketed = text[0] in "([" and closing(text, 0) == len(text) - 1
     matrix = _MATRIX.fullmatch(text[1:-1].strip() if bracketed else text)
     if not matrix or "\\begin" in matrix["cells"]:
-        return Tree("raw", squashed(text))
+        return _raw(text)
     rows = [row for row in re.split(r"\\row", matrix["cells"]) if row.strip()]
     cells = [tuple(_read(cell, depth + 1) for cell in row.split("&")) for row in rows]
     return Tree("matrix", parts=tuple(Tree("row", parts=row) for row in cells))
@@ -157,8 +159,10 @@ def _bracketed(text: str, depth: int) -> Tree | None:
         if builder:
             return _read(builder["condition"], depth + 1)
         if re.search(r"\\mid|[|:]", text):
-            return Tree("raw", squashed(text))
+            return _raw(text)
         return Tree("set", parts=_distinct([part for piece in _items(text[2:-2]) for part in _pieces(piece, depth)]))
+    if text[0] == "{" and closing(text, 0) == len(text) - 1 and len(_items(text[1:-1])) > 1:
+        return _bracketed(f"\\{text[:-1]}\\}}", depth)
     if text[0] not in "([" or closing(text, 0) != len(text) - 1:
         return None
     inner = _items(text[1:-1])
@@ -168,7 +172,7 @@ def _bracketed(text: str, depth: int) -> Tree | None:
     parts = tuple(_read(piece, depth + 1) for piece in inner)
     if ends == "()" or (ends == "[]" and len(parts) > 2):
         return Tree("tuple", parts=parts)
-    return Tree("interval", ends, parts) if len(parts) == 2 else Tree("raw", squashed(text))
+    return Tree("interval", ends, parts) if len(parts) == 2 else _raw(text)
 
 
 def _has_degree(text: str) -> bool:
@@ -203,7 +207,7 @@ def _listed(text: str, depth: int) -> Tree | None:
         parts = [part.parts[0] if part.kind == "named" else part for part in parts]
     if all(part.kind == "range" for part in parts) and len({part.text for part in parts}) == 1:
         inside = [part.parts[0] for part in parts]
-        return Tree("range", parts[0].text, (_both(inside) or Tree("union", parts=_ordered(inside)),))
+        return Tree("range", parts[0].text, (_both(inside) or Tree("union", parts=ordered(inside)),))
     return Tree("list", parts=tuple(parts))
 
 
@@ -220,10 +224,10 @@ def _both(ranges: list[Tree]) -> Tree | None:
     except ValueError:
         return None
     left, right = ends[low, INFINITY], ends[MINUS_INFINITY, high]
-    return _interval(low, (left.text or "()")[0], high, (right.text or "()")[1])
+    return interval(low, (left.text or "()")[0], high, (right.text or "()")[1])
 
 
-def _ordered(parts: list[Tree]) -> tuple[Tree, ...]:
+def ordered(parts: list[Tree]) -> tuple[Tree, ...]:
     flat = [one for part in parts for one in (part.parts if part.kind == "union" else (part,))]
     return tuple(sorted(set(flat)))
 
@@ -235,13 +239,13 @@ def _united(text: str, depth: int) -> Tree | None:
     pieces = split(text, _CUP)[::2]
     if len(pieces) < 2:
         return None
-    return Tree("union", parts=_ordered([_read(piece, depth + 1) for piece in pieces]))
+    return Tree("union", parts=ordered([_read(piece, depth + 1) for piece in pieces]))
 
 
 def _related(text: str, depth: int) -> Tree | None:
     """Equations, assignments and inequalities."""
     if _OTHER_RELATION.search(text):
-        return Tree("raw", squashed(text))
+        return _raw(text)
     pieces = split(text, _RELATION)
     sides, signs = [side.strip() for side in pieces[::2]], pieces[1::2]
     if not signs:
@@ -249,7 +253,7 @@ def _related(text: str, depth: int) -> Tree | None:
     if signs[0] == "\\approx" and not sides[0]:
         return _read(text[text.index("\\approx") + 7 :], depth + 1)
     if not all(sides):
-        return _read(sides[-1], depth + 1) if set(signs) == {"="} and sides[-1] else Tree("raw", squashed(text))
+        return _read(sides[-1], depth + 1) if set(signs) == {"="} and sides[-1] else _raw(text)
     if "\\approx" in signs:  # what stands before it is exact
         sides, signs = sides[: signs.index("\\approx") + 1], signs[: signs.index("\\approx")]
         if not signs:
@@ -258,14 +262,14 @@ def _related(text: str, depth: int) -> Tree | None:
         return _equation(sides, depth)
     if signs == ["\\in"]:
         return Tree("range", squashed(sides[0]), (_read(sides[1], depth + 1),))
-    return _inequality(sides, signs, depth) or Tree("raw", squashed(text))
+    return _inequality(sides, signs, depth) or _raw(text)
 
 
 def _equation(sides: list[str], depth: int) -> Tree:
     first, last = sides[0], sides[-1]
     if len(sides) == 2 and _NAME.fullmatch(last) and not _NAME.fullmatch(first):
         first, last = last, first
-    raw = Tree("raw", "=".join(map(squashed, sides)))
+    raw = _raw("=".join(sides))
     if _NAME.fullmatch(first) or _LABEL.fullmatch(first):
         values = [_read(side, depth + 1) for side in ([last] if len(sides) == 2 else sides[1:])]
         if any(one != values[0] for one in values[1:]):
@@ -297,13 +301,13 @@ def _inequality(sides: list[str], signs: list[str], depth: int) -> Tree | None:
         name, bound = sides[0], _read(sides[1], depth + 1)
         if not _NAME.fullmatch(name) or bound.kind != "value":
             return None
-        below, above = _interval(MINUS_INFINITY, "(", bound, ")"), _interval(bound, "(", INFINITY, ")")
+        below, above = interval(MINUS_INFINITY, "(", bound, ")"), interval(bound, "(", INFINITY, ")")
         inside = {
             "<": below,
             ">": above,
-            "\\leq": _interval(MINUS_INFINITY, "(", bound, "]"),
-            "\\geq": _interval(bound, "[", INFINITY, ")"),
-            "\\neq": Tree("union", parts=_ordered([below, above])),
+            "\\leq": interval(MINUS_INFINITY, "(", bound, "]"),
+            "\\geq": interval(bound, "[", INFINITY, ")"),
+            "\\neq": Tree("union", parts=ordered([below, above])),
         }.get(signs[0])
         return Tree("range", squashed(name), (inside,)) if inside else None
     if len(sides) != 3 or not _NAME.fullmatch(sides[1]):
@@ -313,11 +317,11 @@ def _inequality(sides: list[str], signs: list[str], depth: int) -> Tree | None:
     if not set(signs) <= {"<", "\\leq"}:
         return None
     low, high = _read(sides[0], depth + 1), _read(sides[2], depth + 1)
-    inside = _interval(low, "(" if signs[0] == "<" else "[", high, ")" if signs[1] == "<" else "]")
+    inside = interval(low, "(" if signs[0] == "<" else "[", high, ")" if signs[1] == "<" else "]")
     return Tree("range", squashed(sides[1]), (inside,))
 
 
-def _interval(low: Tree, left: str, high: Tree, right: str) -> Tree:
+def interval(low: Tree, left: str, high: Tree, right: str) -> Tree:
     """An open interval is written like a pair, and is one here."""
     parts = (low, high)
     return Tree("tuple", parts=parts) if left + right == "()" else Tree("interval", left + right, parts)
@@ -338,12 +342,11 @@ def _signs(text: str, depth: int) -> Tree | None:
         return None
     both = [re.sub(r"\\mp(?![A-Za-z])", down, re.sub(r"\\pm(?![A-Za-z])", up, text)) for up, down in ("+-", "-+")]
     parts = tuple(_leaf(one) for one in both)
-    return Tree("list", parts=parts) if all(part.kind == "value" for part in parts) else Tree("raw", squashed(text))
+    return Tree("list", parts=parts)
 
 
 def _leaf(text: str) -> Tree:
     """A number or expression with or without its unit."""
-    raw = Tree("raw", squashed(text))
     text, unit = units.without_unit(text)
     if re.fullmatch(r"[+-]? ?\\infty", text):
         return MINUS_INFINITY if text.startswith("-") else INFINITY
@@ -352,6 +355,8 @@ def _leaf(text: str) -> Tree:
         return Tree("base", base["digits"], unit=base["long"] or base["short"])
     if text.endswith("\\deg") and not re.search(r"sin|cos|tan|cot|sec|csc|log|\\deg.", text):
         text = text.removesuffix("\\deg")
+    if _SPACED.fullmatch(text):
+        text = text.replace(" ", "")
     percent = text.endswith("%")
     text = text.removesuffix("%").strip()
     mixed = _MIXED.fullmatch(text)
@@ -363,9 +368,19 @@ def _leaf(text: str) -> Tree:
     elif _SCIENTIFIC.fullmatch(text):
         number = Fraction(text)
         text = f"({number.numerator})/({number.denominator})"
+    text = f"({text})/100" if percent else text
     try:
-        return Tree("value", key(parse(f"({text})/100" if percent else text)), unit=unit)
+        return Tree("value", key(parse(text)), unit=unit)
     except TooLarge:
-        return raw._replace(unit=TOO_LARGE)
+        return _raw(text)._replace(unit=TOO_LARGE)
     except Unreadable:
-        return raw
+        return _raw(text)
+
+
+def _raw(text: str) -> Tree:
+    return Tree("raw", _NEEDLESS.sub("", text))
+
+
+def too_large(tree: Tree) -> bool:
+    """Whether a part of it is too large to be computed."""
+    return tree.unit == TOO_LARGE or any(map(too_large, tree.parts))

@@ -14,6 +14,8 @@ _CONTEXT = decimal.Context(prec=60, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN
 ])  # fmt: skip
 _DIGITS = 30
 _NOISE = Decimal("1e-40")
+_CANCELLED = Decimal("1e-55")
+_TINY = Decimal("1e-28")
 _MAX_ARGUMENT = Decimal(100_000)
 """exp(x) is not computed beyond this: it costs time, and no answer is that large."""
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899863")
@@ -46,7 +48,10 @@ def inexact(value: Value) -> Complex:
     """The value as a complex number."""
     if isinstance(value, Complex):
         return value
-    return Complex(Decimal(value.numerator) / Decimal(value.denominator), ZERO)
+    number = Complex(Decimal(value.numerator) / Decimal(value.denominator), ZERO)
+    if value.denominator.bit_length() > 100 and isinstance(simple(number), Fraction):
+        raise ArithmeticError("nearer to a simpler fraction than can be told")
+    return number
 
 
 def simple(value: Value) -> Value:
@@ -64,19 +69,34 @@ def simple(value: Value) -> Value:
 
 
 def digits(value: Value) -> str:
-    """The first 30 significant digits; a part that is nothing beside the other is 0."""
+    """The first significant digits, 30 as a rule; a part that is nothing beside the other is 0."""
     with decimal.localcontext(_CONTEXT):
         z = inexact(value)
         size = max(abs(z.re), abs(z.im))
         parts = [part if abs(part) > size * _NOISE else ZERO for part in z]
-    with decimal.localcontext(_CONTEXT, prec=_DIGITS):
-        re, im = (str((+part).normalize()) for part in parts)
+    re, im = map(_rounded, parts)
     return re if not parts[1] else f"{re}{'' if im.startswith('-') else '+'}{im}i"
+
+
+def _rounded(part: Decimal) -> str:
+    """To 30 digits; to 50 where those are nearly all zeros, so that 1 + 2^-99 is not written as 1."""
+    for precision in (_DIGITS, _DIGITS + 20):
+        with decimal.localcontext(_CONTEXT, prec=precision):
+            text = str((+part).normalize())
+        if len(text) > _DIGITS - 5:
+            break
+    return text
 
 
 def is_real(value: Value) -> bool:
     """Whether the imaginary part is nothing but rounding."""
     return isinstance(value, Fraction) or abs(value.im) <= abs(value.re) * _NOISE
+
+
+def add(a: Decimal, b: Decimal) -> Decimal:
+    """The sum; 0 where so much cancels that no digit is left: the roots of 2 and 3 multiplied, less that of 6."""
+    total = a + b
+    return total if abs(total) > max(abs(a), abs(b)) * _CANCELLED else ZERO
 
 
 def multiply(a: Complex, b: Complex) -> Complex:
@@ -96,6 +116,8 @@ def modulus(z: Complex) -> Decimal:
 def exp(z: Complex) -> Complex:
     if abs(z.re) > _MAX_ARGUMENT:
         raise OverflowError("the exponent is too large")
+    if max(abs(z.re), abs(z.im)) < _TINY and z != (0, 0):
+        raise ArithmeticError("nearer to 1 than can be told")
     size = z.re.exp()
     return Complex(size * _cos(z.im), size * _sin(z.im)) if z.im else Complex(size, ZERO)
 
@@ -107,8 +129,12 @@ def ln(z: Complex) -> Complex:
 
 def square_root(z: Complex) -> Complex:
     """Principal branch."""
-    size = modulus(z)
-    re, im = ((size + z.re) / 2).sqrt(), ((size - z.re) / 2).sqrt()
+    if z == (0, 0):
+        return z
+    # The larger part first: the difference of two that are nearly equal has lost half of its digits.
+    large = ((modulus(z) + abs(z.re)) / 2).sqrt()
+    small = abs(z.im) / (2 * large)
+    re, im = (large, small) if z.re >= 0 else (small, large)
     return Complex(re, im.copy_sign(z.im))
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from tasks.parts.answers import Tree
+from tasks.parts.latex import squashed
 from tasks.parts.values import hashed
 
 _MAX_KEY = 100
@@ -25,7 +26,7 @@ def same(gold: Tree, answer: Tree) -> bool | None:
     if gold == answer:
         return True
     if gold.kind == "raw" and answer.kind == "raw":
-        return True if gold.text == answer.text else None
+        return True if squashed(gold.text) == squashed(answer.text) else None
     gold, answer = _letters(gold, answer)
     if "named" in (gold.kind, answer.kind):
         return _named(gold, answer)
@@ -61,6 +62,8 @@ def _different(gold: Tree, answer: Tree) -> bool | None:
     for (one, other), (a, b) in ((kinds, (gold, answer)), (kinds[::-1], (answer, gold))):
         if (one, other) == ("list", "set"):
             return _matched(a.parts, b.parts)
+        if one == "set" and len(a.parts) == 1:
+            return same(a.parts[0], b)
         if (one, other) == ("tuple", "list"):
             # Brackets left out or added. In another order it is another answer.
             return _each(a.parts, b.parts)
@@ -151,7 +154,7 @@ def canonical_key(tree: Tree) -> str | None:
     """The key of an answer that was understood, None of others. ASCII, and no longer than a line."""
     if tree.kind == "nothing" or not is_known(tree):
         return None
-    found = _key(tree)
+    found = printable(_key(tree))
     return found if len(found) <= _MAX_KEY else hashed(tree.kind, [found])
 
 
@@ -159,7 +162,7 @@ def _key(tree: Tree) -> str:
     if tree.kind in ("named", "range"):
         return _key(tree.parts[0])
     if tree.kind in ("text", "letter"):
-        return _ascii(f"text:{tree.text.lower()}")
+        return f"text:{tree.text.lower()}"
     if tree.kind == "clock":
         return f"text:{tree.text.removesuffix(':00')} {tree.unit}m"
     if tree.kind == "base":
@@ -167,13 +170,18 @@ def _key(tree: Tree) -> str:
     if tree.kind in ("value", "equation"):
         return tree.text
     parts = [_key(part) for part in tree.parts]
+    if tree.kind in ("list", "set", "union"):
+        parts.sort()
     if tree.kind == "ratio":
         return "ratio:" + (re.sub("^0", "", tree.text) or ":".join(parts))
     if tree.kind in ("list", "set"):
-        return "{" + ", ".join(sorted(parts)) + "}"
+        return "{" + ", ".join(parts) + "}"
     left, right = tree.text or {"tuple": "()", "row": "()"}.get(tree.kind, "<>")
     return f"{tree.kind if tree.kind in ('matrix', 'union') else ''}{left}{', '.join(parts)}{right}"
 
 
-def _ascii(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()
+def printable(text: str) -> str:
+    r"""The text in printable ASCII, with "\x1b" for an escape and so on."""
+    return "".join(
+        one if " " <= one <= "~" else one.encode("unicode_escape", "backslashreplace").decode() for one in text
+    )

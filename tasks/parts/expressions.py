@@ -19,14 +19,14 @@ _TOKEN = re.compile(
 _FUNCTIONS = frozenset(
     re.split(" ", "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp lg sqrt")
 )  # fmt: skip
-_GREEK = frozenset(
+GREEK = frozenset(
     re.split(
         " ",
         "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau "
         "phi varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell",
     )
 )
-_WORDS = _FUNCTIONS | _GREEK | {"pi"}
+_WORDS = _FUNCTIONS | GREEK | {"pi"}
 _TIMES = frozenset({"*", "\\cdot", "\\times"})
 _OVER = frozenset({"/", "\\div"})
 _CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|", "\\lfloor": "\\rfloor", "\\lceil": "\\rceil"}
@@ -179,7 +179,7 @@ class _Parser:
         name = token.lstrip("\\")
         if token in ("e", "i", "\\pi"):
             return ("constant", name)
-        if token[0].isalpha() or name in _GREEK:
+        if token[0].isalpha() or name in GREEK:
             return self._variable(name)
         if name in ("frac", "binom") and token[0] == "\\":
             # Each argument is a group or a single token: \frac12, \frac 43, \frac{625}4.

@@ -14,8 +14,11 @@ def think_answer_score(text: str) -> float:
     """How far a completion is <think>...</think><answer>...</answer>: a quarter for each step, so 0 to 1.
 
     The steps: a thinking part and an answer part (each tag exactly once, the opening one first), thinking before the
-    answer, and nothing but white space outside of two parts that say something.
+    answer, and nothing but white space outside of two parts that say something. A completion that closes <think> and
+    never opens it counts as if it began with the tag, which some chat templates write themselves.
     """
+    if "<think>" not in text and text.count("</think>") == 1:
+        text = f"<think>{text}"
     thought, answer = _part(text, "think"), _part(text, "answer")
     score = 0.25 * (thought is not None) + 0.25 * (answer is not None)
     if thought is None or answer is None or thought[3] > answer[0]:

@@ -40,6 +40,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\!|\\(?:displaystyle|textstyle|limits|hfill|strut|mathstrut|cr)(?![A-Za-z])", ""),
         (r"\\[,;: ]|~|\\(?:quad|qquad|thinspace|space)(?![A-Za-z])|\s+", " "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\{([^{}]*)\\over(?![A-Za-z])([^{}]*)\}", r"\\frac{\1}{\2}"),
         (r"\\dbinom|\\tbinom", r"\\binom"),
         (r"\\(?:le|leqslant|leqq)(?![A-Za-z])|<=", r"\\leq "),
         (r"\\(?:ge|geqslant|geqq)(?![A-Za-z])|>=", r"\\geq "),
@@ -156,5 +157,5 @@ def _at_top(text: str, separator: re.Pattern[str]) -> Iterator[tuple[int, int]]:
 
 
 def squashed(text: str) -> str:
-    """The cleaned text without spaces and text commands: equal for answers that are written alike."""
-    return re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text).replace(" ", "")
+    """The cleaned text without text commands and spaces, but those between digits: equal for what is written alike."""
+    return re.sub(r" (?!\d)|(?<!\d) ", "", re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text))

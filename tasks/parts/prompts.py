@@ -6,6 +6,8 @@ from typing import Literal
 from tasks.parts.problem import Problem
 
 Style = Literal["task", "question", "few_shot"]
+NEXT_QUESTION = "\n\nQuestion:"
+"""Where a model that goes on in the manner of the examples begins another question."""
 
 
 def render(problem: Problem, style: Style, shots: Sequence[Problem] = ()) -> str:

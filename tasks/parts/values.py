@@ -21,7 +21,7 @@ from tasks.parts.expressions import Expression, Node, TooLarge, Unreadable
 
 _MAX_BITS = 20_000
 """Size of an exact number; larger ones are not read."""
-_POINTS = 3
+NUM_POINTS = 3
 
 
 def value(expression: Expression, point: int = 0) -> Value:
@@ -41,12 +41,16 @@ def value(expression: Expression, point: int = 0) -> Value:
 
 def values(expression: Expression) -> list[Value]:
     """The values at the points by which expressions are compared: one where there is no variable."""
-    return [value(expression, point) for point in range(_POINTS if expression.variables else 1)]
+    return [value(expression, point) for point in range(NUM_POINTS if expression.variables else 1)]
 
 
 def key(expression: Expression) -> str:
     """The key: equal exactly for equal expressions."""
-    found = values(expression)
+    return key_of(values(expression))
+
+
+def key_of(found: list[Value]) -> str:
+    """The key of an expression with these values at the points."""
     texts = [_text(one) for one in found]
     if len(set(texts)) == 1:  # a constant, or something like x - x + 5
         return texts[0]
@@ -59,11 +63,21 @@ def equation_key(left: Expression, right: Expression) -> str:
     difference = Expression(("-", left.node, right.node), left.variables | right.variables)
     if not difference.variables:
         raise Unreadable("no variable")
-    found = values(difference)
+    return proportional_key("equation", values(difference))
+
+
+def proportional_key(kind: str, found: list[Value]) -> str:
+    """The key of what has these values up to a constant factor, which is positive unless it is an equation.
+
+    Raises:
+        Unreadable: it is 0 everywhere.
+    """
     scale = next((one for one in found if one != 0), None)
     if scale is None:
         raise Unreadable("true everywhere")
-    return hashed("equation", [_text(decimals.precisely(partial(_quotient, one, scale))) for one in found])
+    if kind != "equation":
+        scale = decimals.precisely(partial(_absolute, scale))
+    return hashed(kind, [_text(decimals.precisely(partial(_quotient, one, scale))) for one in found])
 
 
 def hashed(kind: str, parts: list[str]) -> str:
@@ -84,7 +98,7 @@ def _evaluate(node: Node, point: int) -> Value:
     if kind == "number":
         return node[1]
     if kind == "variable":
-        return _sample(node[1], point)
+        return sample(node[1], point)
     if kind == "constant":
         constants = {"pi": Complex(decimals.PI, decimals.ZERO), "e": Complex(decimals.E, decimals.ZERO)}
         return constants.get(node[1], Complex(decimals.ZERO, Decimal(1)))
@@ -92,18 +106,18 @@ def _evaluate(node: Node, point: int) -> Value:
     return _OPERATIONS[kind](*arguments)
 
 
-def _sample(name: str, point: int) -> Fraction:
+def sample(name: str, point: int) -> Fraction:
     """The value of a variable: positive at the first points, negative at the last."""
     seed = int.from_bytes(hashlib.sha256(f"{name}/{point}".encode()).digest()[:8], "big")
     size = Fraction(1009 + seed % 7001, 601 + seed // 7001 % 797)
-    return -size if point == _POINTS - 1 else size
+    return -size if point == NUM_POINTS - 1 else size
 
 
 def _added(a: Value, b: Value) -> Value:
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return _bounded(a + b)
     x, y = inexact(a), inexact(b)
-    return Complex(x.re + y.re, x.im + y.im)
+    return Complex(decimals.add(x.re, y.re), decimals.add(x.im, y.im))
 
 
 def _negative(a: Value) -> Value:

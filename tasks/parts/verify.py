@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast, get_args
 
-from tasks.parts.answers import TOO_LARGE, read
-from tasks.parts.equality import canonical_key, same
-from tasks.parts.extract import gsm8k_answer
+from tasks.parts.answers import read, too_large
+from tasks.parts.equality import canonical_key, printable, same
+from tasks.parts.extract import Answer, gsm8k_answer
 from tasks.parts.latex import clean, squashed
 from tasks.parts.letters import gold_letter, letter_answer
-from tasks.parts.numbers import ascii_digits, is_number, plain, stated_number
+from tasks.parts.numbers import is_number, plain, stated_number
 from tasks.parts.problem import Grade
 from tasks.parts.stated import math_answer
 from tasks.parts.values import hashed
@@ -123,26 +123,20 @@ def number_of(text: str) -> str | None:
 
 
 def _gsm8k(item: Asked) -> Grade:
-    gold_key = number_of(item.gold)
-    answer = gsm8k_answer(item.completion, truncated=item.truncated)
-    return Grade(
-        correct=None if gold_key is None else answer.key == gold_key,
-        answer_key=answer.key,
-        method=answer.method,
-        parsed=answer.key is not None,
-        truncated=item.truncated,
-    )
+    return _by_key(number_of(item.gold), gsm8k_answer(item.completion, truncated=item.truncated), item.truncated)
 
 
 def _letter(item: Asked) -> Grade:
-    gold = gold_letter(item.gold)
-    answer = letter_answer(item.completion, truncated=item.truncated)
+    return _by_key(gold_letter(item.gold), letter_answer(item.completion, truncated=item.truncated), item.truncated)
+
+
+def _by_key(gold_key: str | None, answer: Answer, truncated: bool) -> Grade:
     return Grade(
-        correct=None if gold is None else answer.key == gold,
-        answer_key=answer.key,
+        correct=None if gold_key is None else answer.key == gold_key,
+        answer_key=None if answer.key is None else printable(answer.key),
         method=answer.method,
         parsed=answer.key is not None,
-        truncated=item.truncated,
+        truncated=truncated,
     )
 
 
@@ -187,8 +181,7 @@ def _verdicts(pairs: Sequence[_Pair], limit_seconds: float) -> dict[_Pair, _Verd
         else:
             undecided[pair] = verdict
     if undecided:
-        arguments = [(_sent(pair.gold), _sent(pair.answer)) for pair in undecided]
-        outcomes = run_all(_JUDGE, arguments, limit_seconds=limit_seconds, memory_bytes=_MEMORY_BYTES)
+        outcomes = run_all(_JUDGE, list(undecided), limit_seconds=limit_seconds, memory_bytes=_MEMORY_BYTES)
         for (pair, verdict), outcome in zip(undecided.items(), outcomes, strict=True):
             found[pair] = _judged(pair, verdict, outcome)
             _cache.put((*pair, VERSION, "math", limit_seconds), found[pair])
@@ -198,9 +191,9 @@ def _verdicts(pairs: Sequence[_Pair], limit_seconds: float) -> dict[_Pair, _Verd
 def _at_once(pair: _Pair) -> _Verdict:
     gold, answer = read(pair.gold), read(pair.answer)
     verdict, key = same(gold, answer), canonical_key(answer)
-    if verdict is None and TOO_LARGE in (gold.unit, answer.unit):
+    if (verdict is None or key is None) and (too_large(gold) or too_large(answer)):
         # Nobody can compute it within the limit: what a worker would find out slowly.
-        return _Verdict(False, key or _text_class("timeout", pair.answer), timed_out=True)
+        return _Verdict(bool(verdict), key or _text_class("timeout", pair.answer), timed_out=verdict is None)
     if key is None and max(len(pair.gold), len(pair.answer)) > _MAX_SENT:
         return _Verdict(bool(verdict), _text_class("text", pair.answer))
     return _Verdict(verdict, key)
@@ -208,10 +201,6 @@ def _at_once(pair: _Pair) -> _Verdict:
 
 def _is_nothing(pair: _Pair) -> bool:
     return read(pair.answer).kind == "nothing"
-
-
-def _sent(answer: str) -> str:
-    return ascii_digits(answer).strip()
 
 
 def _judged(pair: _Pair, verdict: _Verdict, outcome: Outcome) -> _Verdict:
@@ -225,7 +214,7 @@ def _judged(pair: _Pair, verdict: _Verdict, outcome: Outcome) -> _Verdict:
 
 
 def _text_class(kind: str, answer: str) -> str:
-    """The key of an answer that is only compared as text: ASCII, and the whole text counts however long it is."""
+    """The key of an answer that is only compared as text: printable ASCII, and all of it counts however long it is."""
     text = squashed(clean(answer)) or answer
-    key = f"{kind}:{text}".encode("ascii", "backslashreplace").decode()
+    key = printable(f"{kind}:{text}")
     return key if len(key) <= _MAX_KEY else hashed(kind, [text])

@@ -1,11 +1,12 @@
 """`bench evaluate`: runs and models, grids of tasks, prompts and temperatures, resumable, mistakes in one line."""
 
-import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from bench import evaluate as module
@@ -14,7 +15,9 @@ from bench.config import Run
 from bench.dialect import ConfigError
 from bench.evaluate import Answer, Request, evaluate_target
 from bench.evaluation import read_estimates, read_outcomes
+from bench.evaluation.journal import Journal
 from bench.generate import sample
+from bench.models import load_folder, save_folder
 from bench.train import execute
 
 MakeRun = Callable[..., Run]
@@ -93,7 +96,7 @@ def test_a_finished_evaluation_is_read_and_a_killed_one_goes_on(trained: Path, m
     monkeypatch.setattr(module, "sample", dies_at_the_third_call)
     with pytest.raises(KeyboardInterrupt):
         evaluate_target(Request(target=str(trained), samples=4))
-    journal = whole.folder / f".{whole.name}.journal.jsonl"
+    (journal,) = whole.folder.glob(f".{whole.name}.*.journal.jsonl")
     assert len(journal.read_text().splitlines()) == 1 + 4
     with journal.open("a") as file:
         file.write('{"problem_id": "chain_sum/test/4", "rows": [{"torn')
@@ -104,14 +107,53 @@ def test_a_finished_evaluation_is_read_and_a_killed_one_goes_on(trained: Path, m
     assert not again.was_there
 
 
-def test_a_journal_of_another_model_is_not_taken_over(trained: Path) -> None:
-    whole = one(Request(target=str(trained), samples=4))
-    journal = whole.folder / f".{whole.name}.journal.jsonl"
-    (whole.folder / f"{whole.name}.json").unlink()
-    row = {"problem_id": "chain_sum/test/0", "rows": [{"correct": True}]}
-    journal.write_text(json.dumps({"key": "another model"}) + "\n" + json.dumps(row) + "\n")
-    again = one(Request(target=str(trained), samples=4))
-    np.testing.assert_array_equal(again.estimates.c, whole.estimates.c)
+def test_a_journal_of_another_evaluation_is_not_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    Journal(path, "one").add("a", [{"correct": True}])
+    assert Journal(path, "one").done == {"a": [{"correct": True}]}
+    assert Journal(path, "another").done == {}
+    assert Journal(path, "one").done == {}
+
+
+def test_two_models_never_share_files(trained: Path, tmp_path: Path) -> None:
+    """Into one folder: the second keeps its own name, and each is found again."""
+    request = {"tasks": ["chain_sum"], "samples": 4, "problems": 9, "max_completion_tokens": 4, "out": tmp_path / "out"}
+    other = tmp_path / "other"
+    shutil.copytree(trained / "checkpoints/final", other)
+    model = load_folder(other, "plain")
+    with torch.no_grad():
+        model.network.get_input_embeddings().weight.mul_(0.5)
+    save_folder(model, other)
+    targets = (str(trained / "checkpoints/final"), str(other))
+    knobs = ["num_terms=2", "num_digits=1"]
+    first, second = (one(Request(target=target, knobs=knobs, **request)) for target in targets)
+    assert second.name == f"{first.name}-{second.manifest['key'][:6]}"
+    again = [one(Request(target=target, knobs=knobs, **request)) for target in targets]
+    assert [answer.was_there for answer in again] == [True, True]
+    assert [answer.name for answer in again] == [first.name, second.name]
+
+
+def test_another_k_needs_no_new_sample(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = one(Request(target=str(trained), samples=8, ks=(1,)))
+
+    def never(*arguments: object, **options: object) -> object:
+        raise AssertionError("sampled again")
+
+    monkeypatch.setattr(module, "sample", never)
+    second = one(Request(target=str(trained), samples=8, ks=(1, 4)))
+    assert second.estimates.ks == (1, 4)
+    np.testing.assert_array_equal(second.estimates.pass_at(1), first.estimates.pass_at(1))
+    assert {**second.manifest, "ks": 0, "tie_rate": 0} == {**first.manifest, "ks": 0, "tie_rate": 0}
+
+
+def test_one_evaluation_is_made_by_one_process(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(*arguments: object, **options: object) -> object:
+        with pytest.raises(ConfigError, match="another process is making this evaluation"):
+            evaluate_target(Request(target=str(trained), samples=4))
+        return sample(*arguments, **options)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(module, "sample", again)
+    assert not one(Request(target=str(trained), samples=4)).was_there
 
 
 def test_greedy_samples_are_called_identical_and_shown_at_one_k(trained: Path) -> None:

@@ -19,10 +19,17 @@ COIN = "reward.source=random is a coin alone, worth 1 or 0"
 FORM = "reward.source=format_only is the format score alone"
 
 
-def mistakes(algorithm: str, knobs: dict[str, Any]) -> list[str]:
+def mistakes(algorithm: str, knobs: dict[str, Any], **other: Any) -> list[str]:
+    layer = {"algorithm": algorithm, **{f"reward.{knob}": value for knob, value in knobs.items()}, **other}
     with pytest.raises(ConfigError) as error:
-        build_run(MINIMAL, nested({"algorithm": algorithm, **{f"reward.{knob}": v for knob, v in knobs.items()}}))
+        build_run(MINIMAL, nested(layer))
     return error.value.lines
+
+
+def own_function(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """`sized_reward:f`, a reward that can be called."""
+    (folder / "sized_reward.py").write_text("def f(completions): return [1.0] * len(completions)\n")
+    monkeypatch.syspath_prepend(str(folder))
 
 
 def idle(knob: str, given: str, why: str) -> str:
@@ -46,6 +53,8 @@ def idle(knob: str, given: str, why: str) -> str:
         ({"format_rule": "think_answer"}, [idle("format_rule", "think_answer ", "reward.format is 0")]),
         ({"source": "functions"},
          ["reward.functions: none given, but reward.source=functions has no other reward; name at least one"]),
+        ({"noise": {"per": "answer"}},
+         ["reward.noise: given, but both of its rates are 0, so it could not act; leave it out"]),
         ({"noise": {}}, ["reward.noise: given, but both of its rates are 0, so it could not act; leave it out"]),
         ({"correct": 0.0}, ["reward.correct: 0 given, must be above reward.wrong = 0"]),
     ],
@@ -78,9 +87,75 @@ def test_what_reads_verdicts_takes_noise_but_no_functions_beside_the_verdict() -
         assert build_run(MINIMAL, nested(layer)).id
 
 
+PAIRS = "dpo makes pairs by which rewards are above their group's mean"
+VERDICT = "{} reads the verdict, which of a function is whether its reward is above 0"
+BEST = "objective.advantage.kind=pass_at_k divides by the rewards' own standard deviation"
+
+
+def test_where_no_factor_counts_the_only_part_has_no_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What reads verdicts, pairs by order, and what is divided by the rewards' spread: one line, with the reason."""
+    own_function(monkeypatch, tmp_path)
+    size = "so its size could not act; give"
+    assert mistakes("dpo", {"correct": 5.0, "wrong": -3.0}) == [
+        idle("correct", "5.0 ", PAIRS),
+        idle("wrong", "-3.0 ", PAIRS),
+    ]
+    assert mistakes("dpo", {"correct": 5.0, "noise": NOISE, "sparsity": 0.5}) == [idle("correct", "5.0 ", PAIRS)]
+    assert mistakes("dpo", {"source": "format_only", "format": 7.0}) == [
+        f"reward.format: 7 given, but {PAIRS}, {size} reward.format=1"
+    ]
+    for algorithm, why in (
+        ("dpo", PAIRS),
+        ("rft", VERDICT.format("rft")),
+        ("online_rft", VERDICT.format("online_rft")),
+    ):
+        for weight, better in ((3.0, 1), (-0.2, -1)):
+            functions = [{"function": "sized_reward:f", "weight": weight}]
+            assert mistakes(algorithm, {"source": "functions", "functions": functions}) == [
+                f"reward.functions.0.weight: {weight:g} given, but {why}, {size} {better}"
+            ]
+    best = {"objective.advantage": {"kind": "pass_at_k", "k": 2}}
+    assert mistakes("grpo", {"correct": 2.0}, **best) == [idle("correct", "2.0 ", BEST)]
+    exact = {"objective.advantage.epsilon": 0.0}
+    assert mistakes("grpo", {"correct": 2.0}, **exact) == [
+        idle("correct", "2.0 ", BEST.replace("pass_at_k", "group_standardised"))
+    ]
+
+
+def test_where_another_part_makes_the_size_matter_it_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own_function(monkeypatch, tmp_path)
+    function = [{"function": "sized_reward:f", "weight": 3.0}]
+    worth, alone = {"reward.correct": 5.0, "reward.wrong": -3.0}, {"reward.source": "functions"}
+    taken: list[tuple[str, dict[str, Any]]] = [
+        ("dpo", {**worth, "reward.format": 0.5}),
+        ("dpo", {**worth, "reward.functions": function}),
+        ("dpo", {**alone, "reward.functions": function, "reward.format": 0.5}),
+        ("dpo", {**alone, "reward.functions": [*function, {"function": "sized_reward:f", "weight": -0.5}]}),
+        ("rft", {**alone, "reward.functions": [*function, {"function": "sized_reward:f", "weight": -0.5}]}),
+        ("rft", {**alone, "reward.functions": [{"function": "sized_reward:f", "weight": -1.0}]}),
+        ("dpo", {"reward.correct": 1e-9}),  # a tie up to rounding: no pair is made
+        ("grpo", worth),
+        ("ppo", {**alone, "reward.functions": function, "critic.lr": 1e-5}),
+        ("dapo", {**alone, "reward.functions": function}),
+        ("grpo", {**worth, "objective.advantage": {"kind": "pass_at_k", "k": 2},
+                  "objective.shaping": {"kind": "missing_eos", "penalty": 1.0}}),
+    ]  # fmt: skip
+    for algorithm, knobs in taken:
+        assert build_run(MINIMAL, nested({"algorithm": algorithm, **knobs})).id
+
+
+@pytest.mark.parametrize("algorithm", ["rft", "online_rft"])
+def test_worths_that_nothing_reads_are_refused_once(algorithm: str) -> None:
+    """Neither below nor above the other: there is nothing for either to be."""
+    (line,) = mistakes(algorithm, {"correct": 0.0})
+    assert line.startswith(f"reward.correct: 0.0 given, but {algorithm} reads the verifier's verdict, not the reward")
+    assert mistakes("dpo", {"correct": 0.0}) == ["reward.correct: 0 given, must be above reward.wrong = 0"]
+
+
 def test_every_imperfection_is_another_run() -> None:
     changes: list[dict[str, Any]] = [
-        {}, {"noise": NOISE}, {"noise": {"false_positive": 0.0, "false_negative": 0.1}}, {"sparsity": 0.5},
+        {}, {"noise": NOISE}, {"noise": {**NOISE, "per": "answer"}},
+        {"noise": {"false_positive": 0.0, "false_negative": 0.1}}, {"sparsity": 0.5},
         {"source": "random"}, {"source": "format_only", "format": 1.0}, {"format": 1.0},
         {"format": 1.0, "format_rule": "think_answer"}, {"format": 1.0, "format_rule": "json"},
     ]  # fmt: skip

@@ -304,6 +304,23 @@ def test_functions_add_to_the_verdict_with_their_weights(tiny_run: MakeRun) -> N
     assert (found[1].observed, found[1].failures) == (None, 1)
 
 
+@pytest.mark.usefixtures("user")
+def test_a_weighted_form_is_reward_and_no_verdict(tiny_run: MakeRun) -> None:
+    """Of functions alone, the verdict is whether their weighted sum is above 0, whatever the form adds."""
+    functions = [
+        {"function": "own_rewards:trl_like", "weight": 2.0},
+        {"function": "own_rewards:length", "weight": -1.0},
+    ]
+    run = tiny_run("dapo", **{"reward.source": "functions", "reward.functions": functions, "reward.format": 5.0})
+    found = Rewarder(run).worths([replace(sample, text=text) for sample, text in
+                                  zip(samples_of("xxxx"), ["a", "c", "12", "b"], strict=True)])  # fmt: skip
+    forms = [run.task.format_score(samples_of("a")[0].problem, text) for text in ("a", "c", "12", "b")]
+    assert max(forms) > 0
+    own = [1, -1, -2, 1]
+    assert [worth.reward for worth in found] == [value + 5 * form for value, form in zip(own, forms, strict=True)]
+    assert [worth.observed for worth in found] == [True, False, False, True]
+
+
 # Identity
 
 

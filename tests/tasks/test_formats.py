@@ -29,6 +29,12 @@ GOOD = "<think>2 and 2</think>\n<answer>4</answer>"
         ("<think>a</think><think>b</think><answer>4</answer>", 0.25),  # twice
         ("<think>a</think><answer>4</answer></answer>", 0.25),
         ("</think>a<think><answer>4</answer>", 0.25),  # closed before it is opened
+        ("2 and 2</think>\n<answer>4</answer>", 1.0),  # opened by the chat template
+        ("\n2 and 2</think> <answer>4</answer> done", 0.75),
+        ("</think><answer>4</answer>", 0.75),
+        ("<answer>4</answer></think>", 0.5),
+        ("a</think> 4", 0.25),
+        ("a</think>b</think><answer>4</answer>", 0.25),
         ("</answer>4<answer>", 0.0),
         ("<THINK>a</THINK>", 0.0),
         ("4", 0.0),
@@ -79,7 +85,7 @@ def test_what_is_no_json(text: str) -> None:
 
 def test_long_texts_take_no_time() -> None:
     started = time.perf_counter()
-    for part in ("<think>", "</answer><answer>", "```", "```json\n", " ", "{"):
+    for part in ("<think>", "</think>", "</answer><answer>", "```", "```json\n", " ", "{"):
         text = part * (1_000_000 // len(part))
         assert think_answer_score(text) <= 0.25
         with pytest.raises(NotJson):
