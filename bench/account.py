@@ -21,12 +21,15 @@ def account(run: RunRecord) -> list[str]:
             lines.append(f"{words}: {before:.3f} at update {first}, {after:.3f} at update {last}")
     test, start = run.estimates("test"), run.estimates("start")
     if test is not None:
-        k = test.ks[-1]
+        identical = (run.manifest("test") or {}).get("identical")
+        k = test.ks[0] if identical else test.ks[-1]
         for words, estimated in (("starting model", start), ("final model", test)):
             if estimated is not None:
                 passes = f"Pass@1 {estimated.pass_at(1).mean():.3f}, " if 1 in estimated.ks and k > 1 else ""
                 largest = f"Pass@{k} {estimated.pass_at(k).mean():.3f}, Maj@{k} {estimated.maj_at(k).mean():.3f}"
                 lines.append(f"test, {words}: {passes}{largest}")
+        if identical:
+            lines.append("samples are identical (temperature 0), so pass@k equals pass@1 and no larger K is shown")
     if any("ratio/mean" in record for record in run.metrics):
         lines.append(LOSS_NOTE)
     return lines

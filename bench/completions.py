@@ -113,7 +113,7 @@ def _row(line: bytes) -> dict[str, Any]:
         hint = f"; is it {near}?" if near else ""
         raise ValueError(f"has no completion, only {', '.join(row) or 'nothing'}{hint}")
     # A field that says nothing is as good as none, except for a verdict.
-    row = {name: value for name, value in row.items() if value is not None or name == "correct"}
+    row = {name: value for name, value in row.items() if value is not None or name in ("correct", "completion")}
     if "problem_id" not in row and "gold" not in row:
         raise ValueError("has neither a problem_id nor a gold, so there is nothing to grade it by")
     for name in _KNOWN:

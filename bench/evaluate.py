@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench import fingerprint
-from bench.catalog import UnknownName, load_task_class
+from bench.catalog import UnknownName, load_task_class, nearest
 from bench.checkpoint import weights_digest
 from bench.config import PretrainedModel, Prompt, local_path
 from bench.dialect import ConfigError
@@ -87,12 +88,14 @@ def evaluate_target(request: Request) -> list[Answer]:
     Raises:
         ConfigError: a target, task or number that cannot be.
     """
+    if not all(math.isfinite(temperature) for temperature in request.temperatures):
+        raise ConfigError([f"--temperature: {max(request.temperatures)} given, must be a number from 0"])
+    if request.top_p is not None and request.top_p < 1 and 0 in request.temperatures:
+        raise ConfigError([f"--top-p: {request.top_p} given, but --temperature 0 is greedy, so it could not act"])
     prompts = [_prompt(text) for text in request.prompts]
     opened = _opened(request)
     values, seed = opened.values, request.seed
     ks = tuple(request.ks) or tuple(k for k in (1, 2, 4, 8, 16, 32, 64) if 4 * k <= values["samples"]) or (1,)
-    if request.top_p is not None and request.top_p < 1 and 0 in request.temperatures:
-        raise ConfigError([f"--top-p: {request.top_p} given, but --temperature 0 is greedy, so it could not act"])
     if max(ks) > values["samples"]:
         raise ConfigError([f"--k: {max(ks)} given, must be at most --samples = {values['samples']}"])
     temperatures = list(dict.fromkeys(request.temperatures)) or [values["temperature"]]
@@ -103,10 +106,10 @@ def evaluate_target(request: Request) -> list[Answer]:
         plans.append((task, Plan(split=request.split, seed=seed, purpose="bench evaluate", prompt=prompt, **numbers)))
     try:
         return [_evaluated(request, opened, task, plan, ks) for task, plan in plans]
-    except (ContextTooSmall, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError([str(error)]) from None
+    except ContextTooSmall as error:
+        raise ConfigError([str(error).replace("rollout.max_completion_tokens", "--max-tokens")]) from None
+    except ValueError as error:
+        raise error if isinstance(error, ConfigError) else ConfigError([str(error)]) from None
 
 
 def table(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
@@ -119,7 +122,11 @@ def table(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
         rates = [said[rate] for rate in ("strict_accuracy", "parsed_rate", "truncated_rate", "timed_out_rate")]
         about = [said["task"]["name"], prompt, f"{said['temperature']:g}"]
         shown = ["n/a" if rate is None else f"{rate:.3f}" for rate in rates]
-        for k in found.ks[: 1 if said["identical"] else None]:
+        if said["identical"]:  # then every K gives what K = 1 gives
+            scores = [f"{found.c.sum() / found.n.sum():.4f}"] * 2
+            rows.append([*about, "1", *scores, *shown])
+            continue
+        for k in found.ks:
             rows.append([*about, str(k), f"{found.pass_at(k).mean():.4f}", f"{found.maj_at(k).mean():.4f}", *shown])
             about, shown = [""] * len(about), [""] * len(shown)
     return header, rows
@@ -234,5 +241,10 @@ def _knob_mistakes(name: str, error: ValidationError) -> Iterator[str]:
         knob = ".".join(map(str, mistake["loc"]))
         if mistake["type"] == "extra_forbidden" and knob == "path":
             yield f"--data: {mistake['input']} given, but {name} reads no data"
+        elif mistake["type"] == "extra_forbidden":
+            fields = load_task_class(name).model_fields.keys() - {"name", "path"}
+            near = nearest(knob, fields)
+            hint = f"; did you mean {near}?" if near else ""
+            yield f"--knob: {knob} given, but {name} has {', '.join(sorted(fields)) or 'no knobs'}{hint}"
         else:
             yield f"--knob: {knob or name}: {mistake['input']!r} given for {name}: {mistake['msg'].lower()}"

@@ -154,9 +154,23 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
     if written == "auto":
         written = "chat" if tokenizer.chat_template else "plain"
     model = LanguageModel(network.eval(), tokenizer, written)
+    if written == "chat":
+        _check_template(config, model)
     if not model.end_ids:
         raise ModelUnavailable(f"model.path: {config.path} has no end token: set eos_token in its tokenizer")
     return model
+
+
+def _check_template(config: PretrainedModel, model: LanguageModel) -> None:
+    """Raises ModelUnavailable unless the chat template can write a prompt."""
+    where = f"model.prompt_format: chat asked for {config.path}"
+    if not model.tokenizer.chat_template:
+        raise ModelUnavailable(f"{where}, whose tokenizer has no chat template: give plain or auto, or set a template")
+    try:
+        model.encode_prompt("1+1=")
+    except Exception as error:  # a template is a program of its author's, and fails in ways of its own
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ModelUnavailable(f"{where}, whose chat template fails ({reason}): mend it or give plain") from error
 
 
 def load_folder(folder: Path, prompt_format: PromptFormat) -> LanguageModel:

@@ -204,14 +204,15 @@ def saturated(seeds: int, problems: int, levels: tuple[float, float], simulation
     """
     generator = np.random.default_rng([7, seeds, problems])
     total = math.hypot(PROBLEM_SD, ARM_SD, BOTH_SD, SEED_SD["modest"])
-    skills = [optimize.brentq(lambda x, p=p: pass_rate(x, total) - p, -5.0, 15.0) for p in levels]
-    hits = dict.fromkeys(("one", "one cautioned", "difference", "cautioned", "t tests alone", "equivalent"), 0)
+    skills: list[float] = [optimize.brentq(lambda x, p=p: pass_rate(x, total) - p, -5.0, 15.0) for p in levels]  # pyright: ignore
+    names: tuple[str, ...] = ("one", "one cautioned", "difference", "cautioned", "t tests alone", "equivalent")
+    hits: dict[str, int] = dict.fromkeys(names, 0)
     for _ in range(simulations):
-        hard = generator.normal(0, PROBLEM_SD, problems) + generator.normal(0, ARM_SD, (2, problems))
-        logit = hard[:, None] + np.array(skills)[:, None, None] + generator.normal(0, BOTH_SD, (2, seeds, problems))
+        hard = generator.normal(0, PROBLEM_SD, (1, 1, problems)) + generator.normal(0, ARM_SD, (2, 1, problems))
+        logit = hard + np.array(skills)[:, None, None] + generator.normal(0, BOTH_SD, (2, seeds, problems))
         logit += generator.normal(0, SEED_SD["modest"], (2, seeds, 1))
         wrong = generator.binomial(DRAWN, special.expit(-logit))
-        table = 1 - special.comb(wrong, K) / special.comb(DRAWN, K)
+        table = np.asarray(1 - special.comb(wrong, K) / special.comb(DRAWN, K))
         one, difference = crossed_interval(table[0]), crossed_interval(table[1] - table[0])
         hits["one"] += holds(one, levels[0])
         hits["one cautioned"] += one.caution is not None

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from bench.statistics import Interval
 from bench.store import RunRecord
 from reports.parts.alarms import alarm_blocks
 from reports.parts.arms import Arm, arms_of
@@ -55,20 +56,23 @@ def brief_table(task: str, arms: Sequence[Arm]) -> Table:
     chosen: list[tuple[Measure, int]] = [("pass", 1), ("pass", ks[-1]), ("maj", ks[-1])] if ks else []
     measures = [one for one in dict.fromkeys(chosen) if one != ("maj", 1)]
     rows: list[tuple[Cell, ...]] = []
+    intervals: list[Interval | None] = []
     for name, start in starts_of(arms).items():
         means = [number(float(values(start, measure, k).mean())) for measure, k in measures]
         rows.append(cells(name, "-", *means[:1], "-", *means[1:]))
     for arm in arms:
         problems = gain(arm, "pass", 1).get("problems")
         change = Cell(number(problems.mean, sign=True), (bracket(problems, sign=True),)) if problems else Cell("n/a")
-        scores = [score_cell(arm, score(arm, measure, k)) for measure, k in measures]
+        over_seeds = [score(arm, measure, k) for measure, k in measures]
+        intervals += [problems, *over_seeds]
+        scores = [score_cell(arm, one) for one in over_seeds]
         rows.append(cells(arm.label, seeds_cell(arm), *scores[:1], change, *scores[1:]))
     names = [f"{NAMES[measure]}@{k}" for measure, k in measures]
     columns = ("Algorithm", "Seeds", *names[:1], "Change in Pass@1", *names[1:])
     caption = sentences(
         "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds, and for the change the 95 % "
         "interval over problems (these checkpoints).",
-        cautions(gain(arm, "pass", 1).get("problems") for arm in arms),
+        cautions(intervals),
         protocol(arms),
     )
     return Table(f"brief_{slug(task)}", caption, columns, tuple(rows), ())

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from bench.evaluation import Estimates
-from bench.statistics import seeds_band
+from bench.statistics import Band, seeds_band
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
 from reports.parts.claims import claims_table
@@ -51,8 +51,10 @@ def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list
     levels = (
         "Pass@K (solid) and Maj@K (dashed), final model in colour, starting model in grey. Line: mean over seeds; "
         f"thin: each seed; band: 95 % simultaneous over all K, over seeds (these problems, {new_seeds(arms)}; Sidak's "
-        f"inequality, Student's t) where there are at least three, cut at 0, 1 and the frame. {protocol(arms)}"
+        f"inequality, Student's t) where there are at least three, cut at 0, 1 and the frame."
     )
+    over_seeds = [_seeds_band(arm, measure, ks) for arm in arms for measure in DASH]
+    levels = sentences(levels, cautions(over_seeds, ""), protocol(arms))
     changes = (
         "Change against the starting model, paired by problem, mean over seeds. Bars: 95 % band, simultaneous over all "
         "K (the largest |t| under random signs), over problems (these checkpoints, new problems); algorithms stand "
@@ -112,11 +114,15 @@ def _draw_curves(axes: Axes, evaluations: Sequence[Estimates], ks: Sequence[int]
         )
 
 
+def _seeds_band(arm: Arm, measure: Measure, ks: Sequence[int]) -> Band | None:
+    curves = np.array([[values(test, measure, k).mean() for k in ks] for _, test in evaluated(arm)])
+    return seeds_band(curves) if len(curves) >= MIN_SEEDS and np.isfinite(curves).all() else None
+
+
 def _draw_bands(axes: Axes, arm: Arm, ks: Sequence[int], color: str) -> None:
     for measure in DASH:
-        curves = np.array([[values(test, measure, k).mean() for k in ks] for _, test in evaluated(arm)])
-        if len(curves) >= MIN_SEEDS and np.isfinite(curves).all():
-            band = seeds_band(curves)
+        band = _seeds_band(arm, measure, ks)
+        if band is not None:
             low, high = np.clip(band.low, 0, 1), np.clip(band.high, 0, 1)
             axes.fill_between(ks, low, high, color=color, alpha=0.13, linewidth=0)
 

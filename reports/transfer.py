@@ -75,20 +75,22 @@ def _prompt_table(task: str, arms: Sequence[Arm]) -> Table:
     names = {"start": "as in training"} | {f"start_{label}": words(label) for label in prompts_of(arms)}
     measures = measures_of(arms, list(names))
     cards = by_model(arms)
-    rows, records = [], []
+    rows, records, intervals = [], [], []
     for name, prompt in names.items():
         model = "Starting model" + ("" if name == "start" else f", prompt {prompt}")
         for start, estimates in starts_of(arms, name).items():
             label = f"{prompt}{start.removeprefix('Starting model')}"
             found = [accuracy_interval(values(estimates, measure, k)) for measure, k in measures]
+            intervals += found
             scores = [Cell(number(one.mean), (bracket(one, within=(0.0, 1.0)),)) for one in found]
             rows.append(cells(label, *scores, ended(cards.get(model, []))))
             for (measure, k), one in zip(measures, found, strict=True):
                 record = {"task": task, "prompt": label, "measure": f"{measure}@{k}", "mean": one.mean}
                 records.append({**record, "problems_low": one.low, "problems_high": one.high})
-    caption = (
+    caption = sentences(
         "The starting model under other prompts: a gain over a prompt that does not suit the starting model is no gain "
-        "over the model. In brackets: 95 % interval over problems (this checkpoint, new problems)."
+        "over the model. In brackets: 95 % interval over problems (this checkpoint, new problems).",
+        cautions(intervals),
     )
     columns = ("Prompt", *(f"{NAMES[measure]}@{k}" for measure, k in measures), ENDED)
     return Table(f"prompts_{slug(task)}", caption, columns, tuple(rows), tuple(records))

@@ -1,5 +1,6 @@
 """How a problem's samples voted: the counts on which Pass@K, Maj@K and their relatives depend."""
 
+import operator
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ def take(votes: Votes, rows: Int[np.ndarray, " rows"]) -> Votes:
 
 
 def check_k(k: Integer, num_samples: int) -> None:
-    """Raises ValueError unless 1 <= k <= num_samples."""
+    """Raises ValueError unless 1 <= k <= num_samples, TypeError for a k that is no whole number."""
+    operator.index(k)  # 2.5 would be cut to 2, and NaN passes both comparisons
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if k > num_samples:

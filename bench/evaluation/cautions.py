@@ -27,9 +27,10 @@ def cautions(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield f"the grader ran out of time on {timed_out} completions, which count as wrong"
     if manifest.get("num_unscorable"):
         yield f"{manifest['num_unscorable']} completions could not be graded and are left out"
-    rate, largest = manifest.get("guess_rate"), max(ks)
+    # One sample that is repeated is one guess.
+    rate, largest = manifest.get("guess_rate"), 1 if manifest.get("identical") else max(ks)
     if rate and math.isfinite(rate) and guess_flag(rate, largest):
         hits = f"{largest * rate:.2g} hits are expected of blind guesses at K = {largest}"
         yield f"{hits} (more than {MAX_EXPECTED_GUESSES:g}), so read Pass@K of small K, or Cover@tau"
-    if largest > 1 and samples < 4 * largest and not manifest.get("identical"):
+    if largest > 1 and samples < 4 * largest:
         yield f"{samples} samples are fewer than 4 x {largest}, so the largest K are noisy"

@@ -25,6 +25,9 @@ _FOLDED_MASS = 1e-18
 # Problems times points held at once, in complex numbers (16 bytes each).
 _MAX_BLOCK = 2_000_000
 
+_ROUNDING = 1e-14
+"""What the Fourier transform leaves of nothing: the absolute error of an estimate."""
+
 
 def exact_majority(votes: Votes, num_samples: int, k: int) -> Float[np.ndarray, "3 problems"]:
     """Maj@K under the three tie rules for problems that all have num_samples >= k samples."""
@@ -41,7 +44,9 @@ def exact_majority(votes: Votes, num_samples: int, k: int) -> Float[np.ndarray, 
         part = take(votes, rows)
         outright = pmf[part.num_correct, k // 2 + 1 :] * pmf[num_samples - part.num_correct, k - k // 2 - 1 :: -1]
         by_plurality = np.real(_plurality(part, pmf, powers, k) @ read_off)
-        estimate[:, rows] = np.clip((outright.sum(axis=1) + by_plurality) / pmf[num_samples, k], 0.0, 1.0)
+        found = (outright.sum(axis=1) + by_plurality) / pmf[num_samples, k]
+        # An election that cannot be won leaves the transform's rounding, which is not 0.
+        estimate[:, rows] = np.clip(np.where(found < _ROUNDING, 0.0, found), 0.0, 1.0)
     return estimate
 
 

@@ -38,5 +38,5 @@ def few_carry(carried: float, interval: bool = True) -> str | None:
     covers = "this covers less than it promises" if interval else "no interval"
     if carried == 0:
         return f"no two problems differ, which does not make the mean certain: {covers}"
-    count = max(1, round(carried))
+    count = max(1, int(carried))
     return f"the variation rests on about {count} problem{'s' * (count > 1)}: {covers}"

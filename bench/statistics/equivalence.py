@@ -82,7 +82,7 @@ def claim(interval: Interval, margin: float = 0.02) -> Claim:
         why = interval.caution or "there is no interval to judge by"
         return Claim("inconclusive", f"is inconclusive: {why}", detectable)
     if shown.p_value <= ALPHA:
-        few = f"{max(1, round(interval.carried))} problem{'s' * (interval.carried >= 1.5)}"
+        few = f"{max(1, int(interval.carried))} problem{'s' * (interval.carried >= 2)}"
         why = f"the variation rests on about {few}, too few to show that it lies within {within}"
         return Claim("inconclusive", f"is inconclusive: {why} ({points})", detectable)
     smallest = f"the minimum detectable effect here is {100 * detectable:.1f} points (80 % power)"

@@ -7,6 +7,7 @@ from typing import Any
 from bench.evaluation import guess_flag, guess_share
 from bench.store import RunRecord
 from reports.parts.arms import Arm
+from reports.parts.scores import evaluation
 from reports.parts.table import NOT_AVAILABLE, Cell, number, percent, words
 
 SAMPLED, ENDED = "Problems, samples each", "Truncated, unparsed, timeouts"
@@ -40,8 +41,8 @@ def card(run: RunRecord, name: str) -> Card | None:
 
 
 def _guesses(run: RunRecord, name: str, rate: float | None) -> dict[str, Any]:
-    """What blind guesses reach at the largest K."""
-    estimates = run.estimates(name)
+    """What blind guesses reach at the largest K; where all samples of a problem are the same, that is 1."""
+    estimates = evaluation(run, name)
     if rate is None or estimates is None:
         return {}
     largest = max(estimates.ks)

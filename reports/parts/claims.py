@@ -40,12 +40,13 @@ def claims_table(task: str, arms: Sequence[Arm], ks: Sequence[int]) -> Table:
         f"seeds and problems ({new_seeds(arms)}, new problems), with one seed over problems only. Equivalent: two "
         f"one-sided tests at 5 % with a margin of {100 * MARGIN:g} points; inconclusive is not equal. No correction "
         "for several algorithms. Crossover: the K "
-        "from which the order of the Pass@K curves is the other way round, its 95 % bootstrap interval, and the share "
-        "of the resamples without a crossing in the range of K.",
+        "from which the order of the Pass@K curves is the other way round, its 95 % bootstrap interval among resamples "
+        "that cross this way or not at all, and the shares of the resamples without a crossing in the range of K and "
+        "with one the other way round, which the interval leaves out.",
         doubts.pop() if len(doubts) == 1 else "",
         protocol(arms),
     )
-    columns = ("Algorithm", "Claim", "Crossover K*", "No crossing")
+    columns = ("Algorithm", "Claim", "Crossover K*", "No crossing", "Other way round")
     return Table(f"claims_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=2)
 
 
@@ -64,14 +65,14 @@ def turning_point(arm: Arm, ks: Sequence[int]) -> Crossover | None:
     return crossover(ks, difference, np.zeros_like(difference))
 
 
-def _turn_cells(turn: Crossover | None, ks: Sequence[int]) -> tuple[Cell, Cell]:
+def _turn_cells(turn: Crossover | None, ks: Sequence[int]) -> tuple[Cell, ...]:
     if turn is None:
-        return Cell(NOT_AVAILABLE), Cell(NOT_AVAILABLE)
-    share = Cell(percent(turn.share_without_crossing, 0))
+        return (Cell(NOT_AVAILABLE),) * 3
+    shares = [Cell(percent(share, 0)) for share in (turn.share_without_crossing, turn.share_other_direction)]
     if np.isnan(turn.k_star):
-        return Cell("none", (f"K = {ks[0]} to {ks[-1]}",)), share
+        return Cell("none", (f"K = {ks[0]} to {ks[-1]}",)), *shares
     ahead = "ahead below it" if turn.first_leads_before else "behind below it"
-    return Cell(f"{turn.k_star:.1f}", (f"[{_bound(turn.low)}, {_bound(turn.high)}]", ahead)), share
+    return Cell(f"{turn.k_star:.1f}", (f"[{_bound(turn.low)}, {_bound(turn.high)}]", ahead)), *shares
 
 
 def _bound(k: float) -> str:

@@ -33,9 +33,10 @@ def doubts(arms: Sequence[Arm]) -> Iterator[str]:
     yield from _guesses(arms[0].task, models)
     yield from _overlaps(arms)
     for arm in arms:
-        reward = _reward(arm.runs[0].run.get("reward") or {})
-        if reward:
-            yield f"{arm.label} on {arms[0].task}: trained on {reward}; evaluation used the true verdict."
+        for reward in dict.fromkeys(_reward(run.run.get("reward") or {}) for run in arm.runs):
+            if reward:
+                yield f"{arm.label} on {arms[0].task}: trained on {reward}; evaluation used the true verdict."
+    yield from _sparse(arms)
 
 
 def _settings(arms: Sequence[Arm]) -> Iterator[str]:
@@ -98,18 +99,46 @@ def _overlaps(arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def _reward(reward: Mapping[str, Any]) -> str:
-    """How the reward of a training differs from the verifier's verdict on every prompt; empty where it does not."""
+    """How the reward of a training differs from the verifier's verdict on every prompt; empty where it does not.
+
+    What a correct and a wrong answer are worth is no difference: correct is always worth more.
+    """
     source, noise = reward.get("source", "verifier"), reward.get("noise") or {}
+    functions, form = len(reward.get("functions") or ()), reward.get("format") or 0
+    own = f"the user's own reward function{'' if functions == 1 else f's ({functions})'}"
     parts = {
         "random": ["a random reward"],
         "format_only": ["a reward for the format alone"],
-        "functions": ["the user's own reward functions"],
+        "functions": [own],
     }.get(source, [])
+    parts += [f"{own} beside the verdict"] if functions and source == "verifier" else []
+    parts += [f"a score for the format (weight {form:g})"] if form and source in ("verifier", "functions") else []
     flips = [f"{percent(noise[key])} {words}" for key, words in _FLIPS.items() if noise.get(key)]
     parts += [f"a noisy verdict ({', '.join(flips)})"] if flips else []
     sparsity = reward.get("sparsity", 1.0)
     parts += [f"labels for {percent(sparsity)} of the prompts or pairs"] if sparsity < 1 else []
     return " and ".join(parts)
+
+
+def _sparse(arms: Sequence[Arm]) -> Iterator[str]:
+    """What algorithms make of prompts without a label: the same updates are not the same compute, nor the same data."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        for run in arm.runs[:1]:
+            share = (run.run.get("reward") or {}).get("sparsity", 1.0)
+            objective: Mapping[str, Any] = run.run.get("objective") or {}
+            if share == 1:
+                continue
+            if objective.get("kind") == "preference":
+                effect = f"learns from about {percent(share, 0)} of its pairs"
+            elif (objective.get("selection") or {}).get("kind") == "drop_uniform_groups":
+                effect = f"replaces prompts without a label, sampling about {1 / share:.2g} times as many"
+            else:
+                effect = f"trains on batches cut to about {percent(share, 0)}"
+            found.setdefault(effect, []).append(arm.label)
+    if found:
+        effects = "; ".join(f"{', '.join(labels)}: {effect}" for effect, labels in found.items())
+        yield f"On {arms[0].task} equal updates are not equal compute or data, for labels are sparse ({effects})."
 
 
 _FLIPS = {"false_positive": "false positives", "false_negative": "false negatives"}

@@ -34,6 +34,7 @@ def score_table(task: str, arms: Sequence[Arm]) -> Table:
     rows, records, intervals = [], [], []
     for name, start in starts_of(arms).items():
         found = [accuracy_interval(values(start, measure, k)) for measure, k in measures]
+        intervals += found
         own = cards.get("Starting model", [])
         scores = [Cell(number(one.mean), (bracket(one, within=(0.0, 1.0)),)) for one in found]
         rows.append(cells(name, "-", *scores, sampled(own), ended(own)))

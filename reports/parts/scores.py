@@ -1,5 +1,6 @@
 """Scores of an arm: Pass@K and Maj@K by seed and problem, their intervals, and the words that a caption owes them."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,13 +13,13 @@ from bench.evaluation import Estimates, Missing, Ties
 from bench.statistics import Band, Interval, accuracy_interval, align, crossed_interval, problems_interval, t_interval
 from bench.store import RunRecord
 from reports.parts.arms import Arm, counted
-from reports.parts.table import number
+from reports.parts.table import NOT_AVAILABLE, number
 
 Measure = Literal["pass", "maj"]
 TIES: dict[Ties, str] = {"random": "ties at random", "pessimistic": "ties are wrong", "optimistic": "ties are right"}
 MISSING: dict[Missing, str] = {"abstain": "has no vote", "vote": "votes for none", "drop": "is drawn again"}
 MARK = "*"
-"""Beside an interval that covers less than it promises."""
+"""Beside an interval that covers less than it promises, or in place of one that nothing tells."""
 ESTIMANDS = ("problems", "crossed")
 NAMES: dict[Measure, str] = {"pass": "Pass", "maj": "Maj"}
 
@@ -122,11 +123,13 @@ def gain(arm: Arm, measure: Measure, k: int, suffix: str = "") -> dict[str, Inte
 def cautions(intervals: Iterable[Interval | Band | None], mark: str = f" ({MARK})") -> str:
     """What must be said beside intervals that do not cover what they promise, each thing once, with its worst number.
 
+    A caution of several things names them between semicolons.
+
     Args: mark, how a reader finds the intervals in question.
     """
     found: dict[str, str] = {}
-    for text in {one.caution for one in intervals if one and one.caution}:
-        kind = re.sub(r"\d+", "", text)
+    for text in {text for one in intervals if one and one.caution for text in one.caution.split("; ")}:
+        kind = re.sub(r"\d+( problems?)?", "", text)
         found[kind] = min(text, found.get(kind, text), key=lambda words: [int(n) for n in re.findall(r"\d+", words)])
     return f"Caution{mark}: {'; '.join(found[kind] for kind in sorted(found))}." if found else ""
 
@@ -139,7 +142,9 @@ def new_seeds(arms: Sequence[Arm]) -> str:
 
 
 def bracket(interval: Interval, sign: bool = False, within: tuple[float, float] = (-1.0, 1.0)) -> str:
-    """The interval, cut at the values that are possible, and marked where it covers less than it promises."""
+    """The interval, cut at the values that are possible, and marked where there is a caution."""
+    if math.isnan(interval.half_width):
+        return f"{NOT_AVAILABLE}{MARK if interval.caution else ''}"
     low, high = max(interval.low, within[0]), min(interval.high, within[1])
     return f"[{number(low, sign=sign)}, {number(high, sign=sign)}]{MARK if interval.caution else ''}"
 

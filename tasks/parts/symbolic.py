@@ -31,11 +31,12 @@ _COMMANDS = (
 """What the parser knows. Of others it drops some, and it reads \\gamma as a number and \\Delta as \\delta."""
 _ALLOWED = re.compile(rf"(?:\\(?:{_COMMANDS})(?![A-Za-z])|[\w +\-*/^(){{}}\[\].,=<>|!&])*", re.ASCII)
 _REFUSED = re.compile(
-    # The parser adds 2 3 up, reads 1e5 and 2\frac{10}{3} as products, and drops the base of 2516_9.
-    r"\d \d|\d{401}|\d[eE]\d|(?<![_^\d])\d+ ?\\frac ?\{?\d|\\(?:sqrt|frac ?\d) ?\d\d|[\d)}] ?_"
+    # The parser adds 2 3 up, and a number after a fraction; it reads 1e5 and 2\frac{10}{3} as products.
+    r"[\d.] [\d.]|\.\d*\.|[^_^]\{[^{}]*(?<!matrix)\} ?\d|\d{401}|\d[eE]\d|(?<![_^\d])\d+ ?\\frac ?\{?\d|"
+    r"\\(?:sqrt|frac ?\d) ?\d\d|[\d)}] ?_|[=<>] ?[-+]? ?[=<>]"  # it drops the base of 2516_9, and signs
 )
-_WORD = re.compile(r"(?<![A-Za-z])(?![A-Za-z]{0,3}d[a-z](?![A-Za-z]))[A-Za-z]{3,}")
-"""Not "xdx"; it would be a product of letters."""
+_ADJACENT = re.compile(r"[)\]!A-Za-z] ?\d|(?<![A-Za-z])(?![A-Za-z]{0,3}d[a-z](?![A-Za-z]))[A-Za-z]{3,}")
+"""Without commands: a number after a factor, or a word, which would be a product of letters; but "xdx" is none."""
 _COMMAS = re.compile(r"\\(?:gcd|lcm|max|min)(?![A-Za-z]) ?\([^()]*\)")
 """Where a comma parts arguments. Elsewhere it would make a list."""
 _FUNCTION_IN_TEXT = re.compile(r"\\text ?\{ ?(gcd|lcm|max|min) ?\}")
@@ -82,11 +83,11 @@ def _parsed(text: str) -> tuple[Any, dict[Any, str]]:
     from math_verify.parser import parse_latex_cached
 
     text = _FUNCTION_IN_TEXT.sub(r"\\\1", text).replace("\\text{d}", " d")
-    bare = _COMMAND.sub(" ", text)
+    bare = _COMMAND.sub(r"\\", text)
     letters = set(filter(str.isalpha, bare))
     # The parser takes A and a for the same.
     mixed = any(letter.isupper() and letter.lower() in letters for letter in letters)
-    if mixed or not _ALLOWED.fullmatch(text) or _REFUSED.search(text) or _WORD.search(bare):
+    if mixed or not _ALLOWED.fullmatch(text) or _REFUSED.search(text) or _ADJACENT.search(bare):
         raise Unreadable("the parser would misread it")
     if "," in _COMMAS.sub("", text):
         raise Unreadable("a list")

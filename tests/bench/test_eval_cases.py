@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from jaxtyping import TypeCheckError
 
 from bench.evaluation import (
     Outcome,
@@ -133,3 +134,18 @@ def test_evl_16_identities_of_random_verdicts():
 def test_evl_23_one_problem_is_enough_and_nothing_is_resampled():
     assert pass_at_k(8, 2, 8) == 1.0
     assert pass_at_k(8, 0, 8) == 0.0
+
+
+@pytest.mark.parametrize("k", [2.5, 2.0, float("nan"), "2"])
+def test_a_k_that_is_no_whole_number_is_refused(k: object) -> None:
+    """2.5 must not be cut to 2."""
+    with pytest.raises((TypeError, TypeCheckError)):
+        pass_at_k(4, 1, k)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises((TypeError, TypeCheckError)):
+        maj_at_k(list("AABB"), [True, True, False, False], k)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_election_that_cannot_be_won_is_exactly_0() -> None:
+    assert maj_at_k(list("AABB"), [True, True, False, False], 4, ties="pessimistic") == 0.0
+    votes = [*["B"] * 2, "A", None, None, None]
+    assert maj_at_k(votes, [True, True, False, False, False, False], 6, missing="vote") == 0.0

@@ -158,9 +158,7 @@ def test_one_evaluation_is_made_by_one_process(trained: Path, monkeypatch: pytes
 
 def test_greedy_samples_are_called_identical_and_shown_at_one_k(trained: Path) -> None:
     """EVL-07: temperature 0 with n = 8."""
-    result = CliRunner().invoke(
-        app, ["evaluate", str(trained), "--temperature", "0", "--samples", "8", "--k", "1", "--k", "8"]
-    )
+    result = CliRunner().invoke(app, ["evaluate", str(trained), "--temperature", "0", "--samples", "8", "--k", "8"])
     assert result.exit_code == 0, result.output
     assert "samples are identical, pass@k equals pass@1" in result.output
     (row,) = [line for line in result.output.splitlines() if line.startswith("chain_sum")]
@@ -188,6 +186,8 @@ def test_the_manifest_says_how_it_was_made(trained: Path) -> None:
         ({"target": "some-org/model", "tasks": ["chain_sums"]}, "did you mean chain_sum"),
         ({"target": "some-org/model", "tasks": ["chain_sum"], "data": "x"}, "chain_sum reads no data"),
         ({"target": "some-org/model", "tasks": ["chain_sum"], "knobs": ["num_terms=1"]}, "num_terms: 1 given"),
+        ({"target": "some-org/model", "tasks": ["chain_sum"], "knobs": ["num_term=3"]}, "did you mean num_terms?"),
+        ({"target": "some-org/model", "tasks": ["chain_sum"], "temperatures": [float("inf")]}, "--temperature: inf"),
         ({"target": "some-org/model", "tasks": ["chain_sum"], "prompts": ["few_shot"]}, "few_shot:N"),
         ({"target": "some-org/model", "tasks": ["chain_sum"], "prompts": ["other"]}, "other given"),
         ({"target": "some-org/model", "tasks": ["chain_sum"], "prompt_format": "no"}, "auto, chat or plain"),

@@ -20,7 +20,6 @@ from tasks.chain_sum import ChainSum
 from tasks.parts.problem import Grade, Problem
 
 MakeRun = Callable[..., Run]
-SLOW = pytest.mark.slow
 SMALL: dict[str, Any] = {
     "warm_start": None, "validation.every": 0, "validation.problems": 100, "validation.samples": 4,
     "rollout.updates_per_rollout": 1,
@@ -66,7 +65,7 @@ CONTROLS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("source", CONTROLS)
-@pytest.mark.parametrize("algorithm", ["dapo", "rft", pytest.param("online_rft", marks=SLOW), "dpo"])
+@pytest.mark.parametrize("algorithm", ["dapo", "rft", "online_rft", "dpo"])
 def test_selection_and_acceptance_do_not_leak_the_verdict(
     algorithm: str, source: str, tiny_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

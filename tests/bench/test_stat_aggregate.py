@@ -98,6 +98,10 @@ def test_certainty_is_not_concluded_from_runs_that_do_not_differ():
     interval = improvement_interval(better, worse)
     assert (interval.value, math.isnan(interval.low)) == (1.0, True)
     assert "does not make the value certain" in (interval.caution or "")
+    # 0.1 + 0.2 in some last bit is no spread.
+    equal = iqm_interval(np.tile([0.1, 0.3, 0.7, 0.2, 0.6], (3, 1)) * [[1], [1 + 2e-16], [1 - 2e-16]])
+    assert math.isnan(equal.low)
+    assert equal.caution is not None
     one_run = improvement_interval(scores(1), scores(3))
     assert math.isnan(one_run.high)
     assert "checkpoint-level only" in (one_run.caution or "")

@@ -61,6 +61,10 @@ def test_a_band_over_seeds_is_sidaks():
     # A K at which nothing varies needs no share of the error.
     flat = np.column_stack([curves, np.ones(4)])
     assert seeds_band(flat, level=0.9).critical == band.critical
+    # It has no band either: equal values of a few seeds are no certainty.
+    assert np.isnan(seeds_band(flat).high).tolist() == [False, False, False, True]
+    assert "all 4 seeds are equal" in (seeds_band(flat).caution or "")
+    assert band.caution is None
 
 
 def test_a_band_of_one_k_is_an_interval():
@@ -96,6 +100,9 @@ def test_a_band_that_few_problems_carry_says_so():
     curves[:, 1] = np.arange(200) < 5
     assert "about 5 problems" in (problems_band(curves).caution or "")
     assert problems_band(curves[:, :1]).caution is None
+    curves[:, 1] = 0.1
+    assert np.isnan(problems_band(curves).low).tolist() == [False, True]
+    assert "no two problems differ" in (problems_band(curves).caution or "")
 
 
 def test_bands_without_data():
@@ -134,7 +141,8 @@ def test_the_last_sign_change_on_a_line_over_log2_k(difference, k_star, leads, c
     assert (found.first_leads_before, found.num_crossings) == (leads, crossings)
     # Every problem is the same: so is every resample.
     assert found.share_without_crossing == float(math.isnan(k_star))
-    assert (found.low, found.high) == pytest.approx((k_star, k_star), nan_ok=True)
+    # That leaves no spread to judge K* by, which does not make it certain.
+    assert (math.isnan(found.low), math.isnan(found.high)) == (True, True)
 
 
 def test_resamples_scatter_as_the_mean_does():

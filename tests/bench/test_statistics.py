@@ -132,8 +132,9 @@ def test_problems_are_paired_by_id_and_not_by_position():
     ids = [f"p{i}" for i in range(50)]
     order = generator.permutation(50)
     other = paired_difference(ids, values + 0.1, [ids[i] for i in order], values[order])
+    # The same change on every problem but for rounding: no spread to judge it by.
     assert other.interval.mean == pytest.approx(0.1)
-    assert other.interval.half_width == pytest.approx(0.0, abs=1e-12)
+    assert (other.interval.standard_error, math.isnan(other.interval.low), math.isnan(other.p_value)) == (0, True, True)
     assert other.unpaired_standard_error > 0.05
 
 
@@ -210,8 +211,39 @@ def test_crossed_interval_is_students_t_where_one_source_is_all():
     by_problem = np.random.default_rng(0).random(50)
     only_problems = crossed_interval(np.tile(by_problem, (4, 1)))
     assert only_problems.half_width == pytest.approx(problems_interval(by_problem).half_width, rel=2e-3)
-    assert crossed_interval(np.full((3, 5), 0.5)).half_width == 0.0
+    assert (only_seeds.carried, only_problems.carried) == (0, pytest.approx(27, abs=5))
+    assert "no two problems differ" in (only_seeds.caution or "")
+    assert "all 4 seeds agree" in (only_problems.caution or "")
     assert math.isnan(crossed_interval(np.full((3, 5), math.nan)).half_width)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.5, 1.0])
+def test_equal_values_give_no_interval_whatever_they_are(value):
+    """0.1 thrice has a standard deviation of 1e-17; that is rounding, and no spread."""
+    table = np.full((3, 30), value)
+    swapped = table + np.where(np.indices(table.shape).sum(axis=0) % 2, 1e-16, 0)
+    latin = value + 0.1 * ((np.arange(3)[:, None] + np.arange(30)) % 3)
+    made = [t_interval(table[:, 0]), problems_interval(swapped[0]), *map(crossed_interval, (table, swapped, latin))]
+    for interval in made:
+        assert (interval.standard_error, math.isnan(interval.low), math.isnan(interval.high)) == (0, True, True)
+        assert "does not make the mean certain: no interval" in (interval.caution or "")
+    assert math.isnan(statistics.t_p_value(made[0])) == (value != 0)
+
+
+def test_the_crossed_interval_counts_the_problems_that_carry_its_mean():
+    table = np.ones((3, 50))
+    table[:, :2] = [[0.5, 0.2], [0.4, 0.1], [0.6, 0.2]]
+    interval = crossed_interval(table)
+    assert 1.5 < interval.carried < 2.1
+    assert "the variation rests on about" in (interval.caution or "")
+
+
+def test_clusters_carry_the_mean_and_not_their_members():
+    values = np.zeros(60)
+    values[:20] = 1.0
+    families = (np.arange(60) // 10).tolist()
+    assert problems_interval(values).carried > 20
+    assert problems_interval(values, clusters=families).carried < 8
 
 
 def test_crossed_interval_falls_back_to_the_one_source_there_is():
@@ -354,5 +386,9 @@ def test_a_mean_that_few_problems_carry_says_so():
     assert problems_interval(solved).caution == (
         "the variation rests on about 4 problems: this covers less than it promises"
     )
+    solved[1:4] = 1.0
+    assert "about 1 problem:" in (problems_interval(solved).caution or "")
     assert problems_interval(np.tile([0.0, 1.0], 20)).caution is None
-    assert problems_interval(np.ones(500)).caution is None
+    assert problems_interval(np.ones(500)).caution == (
+        "no two problems differ, which does not make the mean certain: no interval"
+    )

@@ -24,6 +24,11 @@ def curve(levels: tuple[float, float, float], spread: float, seed: int) -> dict[
     return {k: (level + noise).round(6).tolist() for k, level in zip(KS, levels, strict=True)}
 
 
+def scattered(levels: tuple[float, float, float], spread: float, seed: int) -> dict[int, list[float]]:
+    """The same with noise of its own at each K."""
+    return {k: curve(levels, spread, seed + 100 * k)[k] for k in KS}
+
+
 def claims(tmp_path: Path, bare_run, finals: list[dict[int, list[float]]]) -> dict[str, str]:
     start = curve((0.3, 0.6, 0.8), 0.05, 99)
     for seed, final in enumerate(finals):
@@ -64,7 +69,29 @@ def test_the_crossover_lies_between_the_k_where_the_sign_turns(tmp_path: Path, b
     assert float(shown["crossover_star"]) == pytest.approx(8.0, rel=1e-4)
     assert shown["Crossover K*"].startswith("8.0 [")
     assert shown["Crossover K*"].endswith("ahead below it")
-    assert shown["No crossing"] == "0 %"
+    assert (shown["No crossing"], shown["Other way round"]) == ("0 %", "0 %")
+
+
+def test_resamples_that_cross_the_other_way_are_counted(tmp_path: Path, bare_run) -> None:
+    """The interval of K* leaves them out, so their share stands beside it and the caption says so."""
+    shown = claims(tmp_path, bare_run, [scattered((0.33, 0.6, 0.77), 0.4, seed) for seed in (0, 1, 2)])
+    share = float(shown["crossover_share_other_direction"])
+    assert 0.02 < share < 0.6
+    assert shown["Other way round"] == f"{100 * share:.0f} %"
+    assert "among resamples that cross this way or not at all" in shown["caption"]
+
+
+def test_a_change_that_nothing_varies_is_not_called_equivalent(tmp_path: Path, bare_run) -> None:
+    """Solved before and after: no spread, no interval, and no claim that nothing changed."""
+    solved = {k: [1.0] * NUM_PROBLEMS for k in KS}
+    for seed in (0, 1, 2):
+        bare_run(tmp_path, "grpo", seed, {"start": solved, "test": solved})
+    blocks = pass_maj.render(store.read_sweep(tmp_path)).blocks
+    table = next(block for block in blocks if isinstance(block, Table) and block.name.startswith("claims"))
+    assert table.records[0]["pass_verdict"] == "inconclusive"
+    assert "Pass@16 is inconclusive: no two problems differ" in str(table.rows[0][1])
+    levels = next(block for block in blocks if isinstance(block, Figure))
+    assert "at some K all 3 seeds are equal" in levels.caption
 
 
 def test_no_crossing_is_said(tmp_path: Path, bare_run) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bench import store
-from bench.statistics import SEEDS, SEEDS_AND_PROBLEMS, holm, interval_for
-from bench.statistics.paired import t_p_value
+from bench.statistics import SEEDS, SEEDS_AND_PROBLEMS, crossed_p_value, holm, interval_for, t_p_value
 from reports import comparison
 from reports.parts.arms import arms_of
 from reports.parts.pairs import compare
@@ -42,7 +41,8 @@ def test_two_estimands_stand_in_every_cell_and_holm_over_all_pairs(tmp_path: Pat
     differences = {pair: np.array(rows[pair[0]]) - np.array(rows[pair[1]]) for pair in ("ab", "ac", "bc")}
     for estimand in (SEEDS, SEEDS_AND_PROBLEMS):
         expected = {pair: interval_for(difference, estimand) for pair, difference in differences.items()}
-        adjusted = holm([t_p_value(expected[pair]) for _ in measures for pair in expected])
+        raw = [t_p_value(expected[p]) if estimand == SEEDS else crossed_p_value(d) for p, d in differences.items()]
+        adjusted = holm([p for _ in measures for p in raw])
         found = compare(arms, measures)
         assert [one.intervals[estimand] for one in found[:3]] == list(expected.values())
         assert [one.adjusted[estimand] for one in found] == pytest.approx(adjusted)
@@ -72,6 +72,32 @@ def test_the_best_and_its_ties_are_named(tmp_path: Path, bare_run) -> None:
     assert shown["Below it"].startswith("far (p ")
     assert "Holm" in table.caption
     assert {record["arm"]: record["tied"] for record in table.records}["far"] is False
+
+
+def test_both_tables_of_a_page_agree_on_the_p_value(tmp_path: Path, bare_run) -> None:
+    """With one measure both families hold all pairs; two seeds, where a t distribution at 95 % is furthest off."""
+    for name, shift in {"a": 0.0, "b": 0.05, "c": 0.2}.items():
+        for seed in range(2):
+            bare_run(tmp_path, name, seed, {"test": {1: scores(seed, shift, 0.03)}})
+    found = tables(tmp_path)
+    adjusted = {(r["first"], r["second"]): r["crossed_adjusted_p"] for r in found["comparison"].records}
+    of_best = {r["arm"]: r["adjusted_p"] for r in found["best"].records}
+    assert of_best == {"a": pytest.approx(adjusted["a", "c"]), "b": pytest.approx(adjusted["b", "c"])}
+
+
+def test_seeds_that_agree_are_no_certainty(tmp_path: Path, bare_run) -> None:
+    """Three seeds with one difference each, .1: no interval over seeds, no p value, never bold, and it says why."""
+    for seed in range(3):
+        base = np.round(np.random.default_rng(seed).random(NUM_PROBLEMS), 2) * 0.5
+        wave = np.where(np.arange(NUM_PROBLEMS) % 2, 0.05, -0.05)
+        bare_run(tmp_path, "a", seed, {"test": {1: (base + 0.2 + wave).round(6).tolist()}})
+        bare_run(tmp_path, "b", seed, {"test": {1: (base + 0.1).round(6).tolist()}})
+    table = tables(tmp_path)["comparison"]
+    cell = table.rows[0][1]
+    assert cell.details[0] == "n/a*"
+    assert not cell.bold
+    assert "all 3 values are equal, which does not make the mean certain: no interval" in table.caption
+    assert np.isnan(table.records[0]["seeds_adjusted_p"])
 
 
 def test_one_common_seed_is_two_checkpoints(tmp_path: Path, bare_run) -> None:
@@ -123,11 +149,11 @@ def test_of_many_pairs_those_with_a_best_arm_are_shown(tmp_path: Path, bare_run)
 
 
 def test_bold_needs_both_estimands(tmp_path: Path, bare_run) -> None:
-    """Two seeds, .10 and .11 apart: with the problems that is significant, two seeds by themselves do not suffice."""
+    """Two seeds, .100 and .106 apart: with the problems that is significant, two seeds by themselves do not suffice."""
     rng = np.random.default_rng(3)
     noise = rng.normal(0, 0.1, NUM_PROBLEMS)
     noise -= noise.mean()
-    for seed, shift in ((0, 0.10), (1, 0.11)):
+    for seed, shift in ((0, 0.100), (1, 0.106)):
         base = rng.normal(0, 0.05, NUM_PROBLEMS)
         for name, row in {"a": 0.5 + base, "b": 0.5 + base - shift + noise, "c": 0.5 + base - 2 * shift}.items():
             bare_run(tmp_path, name, seed, {"test": {1: row.round(6).tolist()}})

@@ -8,7 +8,8 @@ import pytest
 
 from bench import store
 from bench.evaluation import Outcome, estimates, outcome_matrix, read_estimates, write_estimates
-from reports import evaluations, overview, transfer
+from bench.evaluation.cautions import cautions as sentences
+from reports import comparison, evaluations, overview, transfer
 from reports.parts.checks import warnings_of
 from reports.parts.table import Table
 
@@ -132,7 +133,14 @@ def test_overlap_is_shown_and_warned_of(run: Path, content, cell: str, lines: in
         ({"noise": {"false_positive": 0.0, "false_negative": 0.0}}, None),
         ({"source": "random"}, "a random reward"),
         ({"noise": {"false_positive": 0.1, "false_negative": 0.0}}, "a noisy verdict (10.0 % false positives)"),
-        ({"source": "format_only", "sparsity": 0.5}, "the format alone and labels for 50.0 % of the prompts or pairs"),
+        ({"source": "format_only", "format": 1.0}, "trained on a reward for the format alone;"),
+        ({"source": "verifier", "format": 0.5}, "trained on a score for the format (weight 0.5);"),
+        ({"functions": [{"function": "a:b"}]}, "trained on the user's own reward function beside the verdict;"),
+        (
+            {"source": "functions", "functions": [{"function": "a:b"}, {"function": "a:c"}], "format": 0.2},
+            "trained on the user's own reward functions (2) and a score for the format (weight 0.2);",
+        ),
+        ({"source": "verifier", "correct": 2.0, "wrong": -1.0, "functions": []}, None),
     ],
 )
 def test_a_reward_that_is_not_the_verdict_is_a_warning(tmp_path: Path, bare_run, reward, words: str | None) -> None:
@@ -140,6 +148,54 @@ def test_a_reward_that_is_not_the_verdict_is_a_warning(tmp_path: Path, bare_run,
     found = warnings(tmp_path)
     assert len(found) == (words is not None)
     assert all(words in line and line.endswith("evaluation used the true verdict.") for line in found if words)
+
+
+def test_sparse_labels_are_not_neutral_in_compute(tmp_path: Path, bare_run) -> None:
+    """At equal updates one algorithm samples on, one trains on less, one forms fewer pairs; and one was not sparse."""
+    kept = {"kind": "policy_gradient", "selection": {"kind": "keep_all"}}
+    dropped = {"kind": "policy_gradient", "selection": {"kind": "drop_uniform_groups"}}
+    for name, objective in {"dapo": dropped, "dpo": {"kind": "preference"}, "grpo": kept, "rloo": kept}.items():
+        reward = {"source": "verifier", "sparsity": 0.25 if name != "rloo" else 1.0}
+        bare_run(tmp_path, name, 0, {"start": HALF, "test": HALF}, objective=objective, reward=reward)
+    found = warnings(tmp_path)
+    assert sum("labels for 25.0 % of the prompts or pairs; evaluation used the true verdict." in w for w in found) == 3
+    assert found[-1] == (
+        "On t equal updates are not equal compute or data, for labels are sparse (dapo: replaces prompts without a "
+        "label, sampling about 4 times as many; dpo: learns from about 25 % of its pairs; grpo: trains on batches cut "
+        "to about 25 %)."
+    )
+
+
+def test_one_answer_that_is_repeated_is_one_guess(run: Path, set_manifest) -> None:
+    """A chance of .01 is flagged at K = 16, and not where all 64 samples are the same."""
+    facts = {"guess_rate": 0.01, "samples": 64, "ks": [1, 16], "timed_out_rate": 0.0, "truncated_rate": 0.0}
+    for identical, flag in ((False, "flagged"), (True, "")):
+        set_manifest(run, "test", **facts, identical=identical)
+        assert rows(evaluations, run.parent, "answers")["grpo"]["Guesses"].endswith(f"% {flag}".strip())
+        assert any("blind guesses" in line for line in warnings(run.parent)) is not identical
+        assert any("blind guesses" in line for line in sentences(facts | {"identical": identical})) is not identical
+    assert any("blind guesses" in line for line in sentences(facts | {"identical": True, "guess_rate": 0.3}))
+
+
+def marks(page) -> list[tuple[str, bool, bool]]:
+    """Of every table its name, whether a cell carries a mark, and whether its caption explains marks."""
+    tables = [block for block in page.blocks if isinstance(block, Table)]
+    marked = [
+        any(detail.endswith("*") for row in table.rows for cell in row for detail in cell.details) for table in tables
+    ]
+    return [(one.name, mark, "Caution (*): " in one.caption) for one, mark in zip(tables, marked, strict=True)]
+
+
+def test_every_mark_is_explained_in_its_caption(tmp_path: Path, bare_run) -> None:
+    """Starting models and other prompts too: of three problems in a starting model few carry anything."""
+    few = {1: [0.25, 0.5, 0.0], 16: [0.5, 1.0, 0.0]}
+    many = {k: np.tile([0.2, 0.3], 12).round(6).tolist() for k in (1, 16)}
+    evaluations_ = {"start": few, "start_few_shot_4": few, "start_other": many, "test": many}
+    bare_run(tmp_path, "grpo", 0, evaluations_)
+    found = store.read_sweep(tmp_path)
+    seen = [one for module in (overview, transfer, comparison) for one in marks(module.render(found))]
+    assert {name for name, mark, _ in seen if mark} == {"results_t", "prompts_t"}
+    assert all(mark == explained for _, mark, explained in seen), seen
 
 
 def test_transfer_is_paired_and_prompts_are_the_starting_models(tmp_path: Path, bare_run, set_manifest) -> None:
