@@ -172,11 +172,12 @@ def _answer(function: Callable[..., Any], question: str, *asked: Any) -> Wanted 
     if question == "describe":
         return _wanted(function, *asked)
     completions, columns = asked
+    count = len(completions)  # before the call, which may change the list
     parameters = inspect.signature(function).parameters
     named = _FIRST in parameters and parameters[_FIRST].kind is not inspect.Parameter.POSITIONAL_ONLY
     if named or not _positional(list(parameters.values())):
-        return checked(function(**{_FIRST: completions}, **columns), len(completions))
-    return checked(function(completions, **columns), len(completions))
+        return checked(function(**{_FIRST: completions}, **columns), count)
+    return checked(function(completions, **columns), count)
 
 
 def _positional(parameters: Sequence[inspect.Parameter]) -> bool:

@@ -168,7 +168,8 @@ def alternatives(design: Design, simulations: int, seed: int = 0) -> dict[str, t
         widths |= {name: scale * way(*squares, freedom) for name, way in TRIED.items()}
         for name, width in widths.items():
             found[name][0] += abs(interval.mean - value) <= width
-            found[name][1] += 100 * width / simulations
+            # Seeds that agree give no interval: it holds nothing, and adds no width.
+            found[name][1] += 0.0 if math.isnan(width) else 100 * width / simulations
     return {name: (int(hits), width) for name, (hits, width) in found.items()}
 
 

@@ -52,6 +52,9 @@ def never(completions): return [{}[text] for text in completions]
 def unsure(completions): return [None, float("nan"), float("inf"), 10 ** 400, True, 2][: len(completions)]
 def short(completions): return [1.0]
 def later(completions): return [1.0] if "b" in completions else [1.0 for _ in completions]
+def empties(completions):
+    completions.clear()
+    return completions
 def mapping(completions): return dict.fromkeys(completions, 1.0)
 def coroutine(completions): return asyncio.sleep(0)
 async def asynchronous(completions): return [1.0]
@@ -146,6 +149,7 @@ def test_ver_19_anything_else_is_said_with_what_was_expected(value: Any, got: st
     ("name", "got"),
     [
         ("short", "1 of them"),
+        ("empties", "0 of them"),
         pytest.param("mapping", "a dict", marks=SLOW),
         pytest.param("coroutine", "a coroutine (an async function?)", marks=SLOW),
     ],
