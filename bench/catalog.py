@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -65,12 +66,17 @@ def entries(kind: Kind) -> list[Entry]:
     """Everything of one kind, in alphabetical order."""
     spec = importlib.util.find_spec(kind)
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
-    found: list[Entry] = []
-    for path in sorted((path for folder in folders for path in Path(folder).glob("*.py")), key=lambda path: path.stem):
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        if any(map(_MARK[kind], tree.body)):
-            found.append(Entry(path.stem, (ast.get_docstring(tree) or "").partition("\n")[0]))
-    return found
+    paths = sorted((path for folder in folders for path in Path(folder).glob("*.py")), key=lambda path: path.stem)
+    found = [_entry(kind, path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
+    return [entry for entry in found if entry is not None]
+
+
+# A configuration with a mistake asks for names often; a file that has not changed is parsed once.
+@lru_cache(maxsize=1024)
+def _entry(kind: Kind, path: Path, _modified_ns: int, _size: int) -> Entry | None:
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    is_entry = any(map(_MARK[kind], tree.body))
+    return Entry(path.stem, (ast.get_docstring(tree) or "").partition("\n")[0]) if is_entry else None
 
 
 def names(kind: Kind) -> list[str]:

@@ -1,6 +1,6 @@
 """How often each interval of `bench.statistics` holds the true value: simulated, for every estimand and design.
 
-    python benchmarks/coverage.py [simulations]     prints the tables of docs/statistics.md (two minutes on one core)
+    python benchmarks/coverage.py [simulations]     prints the tables of docs/statistics.md (a few minutes on one core)
 
 A model's rate on a problem is logit-normal: skill + problem + arm x problem + training seed + seed x problem, and 8
 Bernoulli samples a problem are scored. The true values are integrals of that, not simulated. Two arms share the

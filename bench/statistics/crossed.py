@@ -40,12 +40,10 @@ def crossed_interval(estimates: Float[np.ndarray, "seeds problems"], level: floa
     error /= math.sqrt(estimates.size)
     mean, carried = float(estimates.mean()), num_carrying(estimates.mean(axis=0))
     interval = symmetric(mean, error, degrees_of_freedom, num_seeds, level, SEEDS_AND_PROBLEMS)
-    alike = f"all {num_seeds} seeds agree on every problem, so nothing is known of other seeds"
-    said = (
-        few_carry(carried, interval=error > 0),
-        alike if seeds == interaction == 0 else None,
-        caution(SEEDS_AND_PROBLEMS, num_seeds, num_problems),
-    )
+    said = [few_carry(carried, interval=error > 0)]
+    if error > 0:
+        alike = f"all {num_seeds} seeds agree on every problem, so nothing is known of other seeds"
+        said += [alike if seeds == interaction == 0 else None, caution(SEEDS_AND_PROBLEMS, num_seeds, num_problems)]
     return replace(interval, caution="; ".join(filter(None, said)) or None, carried=carried)
 
 

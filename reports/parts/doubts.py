@@ -124,18 +124,18 @@ def _sparse(arms: Sequence[Arm]) -> Iterator[str]:
     """What algorithms make of prompts without a label: the same updates are not the same compute, nor the same data."""
     found: dict[str, list[str]] = {}
     for arm in arms:
-        for run in arm.runs[:1]:
-            share = (run.run.get("reward") or {}).get("sparsity", 1.0)
-            objective: Mapping[str, Any] = run.run.get("objective") or {}
-            if share == 1:
-                continue
-            if objective.get("kind") == "preference":
-                effect = f"learns from about {percent(share, 0)} of its pairs"
-            elif (objective.get("selection") or {}).get("kind") == "drop_uniform_groups":
-                effect = f"replaces prompts without a label, sampling about {1 / share:.2g} times as many"
-            else:
-                effect = f"trains on batches cut to about {percent(share, 0)}"
-            found.setdefault(effect, []).append(arm.label)
+        settings = arm.runs[0].run  # an arm's runs differ in their seed alone
+        share = (settings.get("reward") or {}).get("sparsity", 1.0)
+        objective: Mapping[str, Any] = settings.get("objective") or {}
+        if share == 1:
+            continue
+        if objective.get("kind") == "preference":
+            effect = f"learns from about {percent(share, 0)} of its pairs"
+        elif (objective.get("selection") or {}).get("kind") == "drop_uniform_groups":
+            effect = f"replaces prompts without a label, sampling about {1 / share:.2g} times as many"
+        else:
+            effect = f"trains on batches cut to about {percent(share, 0)}"
+        found.setdefault(effect, []).append(arm.label)
     if found:
         effects = "; ".join(f"{', '.join(labels)}: {effect}" for effect, labels in found.items())
         yield f"On {arms[0].task} equal updates are not equal compute or data, for labels are sparse ({effects})."

@@ -90,8 +90,13 @@ def test_a_change_that_nothing_varies_is_not_called_equivalent(tmp_path: Path, b
     table = next(block for block in blocks if isinstance(block, Table) and block.name.startswith("claims"))
     assert table.records[0]["pass_verdict"] == "inconclusive"
     assert "Pass@16 is inconclusive: no two problems differ" in str(table.rows[0][1])
-    levels = next(block for block in blocks if isinstance(block, Figure))
+    levels, changes = (block for block in blocks if isinstance(block, Figure))
     assert "at some K all 3 seeds are equal" in levels.caption
+    assert "no two problems differ" in changes.caption
+    for figure in (levels, changes):  # without bounds there is still a line to draw
+        canvas = figure.draw()
+        assert any(len(axes.lines) for axes in canvas.axes)
+        canvas.savefig(tmp_path / "drawn.svg")
 
 
 def test_no_crossing_is_said(tmp_path: Path, bare_run) -> None:
