@@ -314,10 +314,11 @@ def task_content(task: Task) -> dict[str, Any]:
     """What a task's problems and verdicts depend on; local data counts by what is in it."""
     content: dict[str, Any] = {"task": task.model_dump(mode="json"), "task_version": task.version}
     content["verifier_version"] = VERSION
-    if isinstance(task, DatasetTask) and task.path is None:
-        content["revision"] = task.source.revision
-    elif isinstance(task, DatasetTask):
-        content["task"]["path"] = _data_digest(task, Path(task.path).expanduser())
+    if isinstance(task, DatasetTask):
+        if task.path is None:
+            content["revision"] = task.source.revision
+        else:
+            content["task"]["path"] = _data_digest(task, Path(task.path).expanduser())
     return content
 
 

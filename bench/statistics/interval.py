@@ -42,7 +42,7 @@ class Interval:
 def t_interval(values: Values, level: float = 0.95, estimand: str = SEEDS) -> Interval:
     """Mean of independent values, one a training seed, with Student's t: few seeds make wide intervals, as they should.
 
-    Seeds that all have one value (two of them on 30 greedy problems do in one case of eight) give no interval.
+    Seeds that all have one value (two of them on 30 greedy problems do in about one case of ten) give no interval.
 
     Raises: ValueError when there are no values.
     """

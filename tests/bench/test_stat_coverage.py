@@ -100,7 +100,7 @@ def test_false_equivalence_of_a_saturated_measure_is_rare(coverage: ModuleType, 
 
 
 def test_seeds_that_agree_give_no_interval_and_no_p_value():
-    """Of 2 seeds x 30 greedy problems one in eight agree; none of them may pass for a certain difference."""
+    """Of 2 seeds x 30 greedy problems about one in ten agree; none of them may pass for a certain difference."""
     generator, equal = np.random.default_rng(0), 0
     for _ in range(300):
         rate = generator.beta(2, 2, 30)
