@@ -9,11 +9,12 @@ is guessed: what is not understood is a "raw" tree, for a computer algebra syste
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
 
 from tasks.parts import units
 from tasks.parts.expressions import TooLarge, Unreadable, parse
-from tasks.parts.latex import MAX_LENGTH, clean, closing, split, squashed
+from tasks.parts.latex import MAX_LENGTH, OR, clean, closing, split, squashed
+from tasks.parts.notation import DERIVATIVE, equations, holds_infinity, turned
+from tasks.parts.trees import EMPTY, INFINITY, MINUS_INFINITY, Tree, combined, interval, ordered
 from tasks.parts.values import equation_key, key
 
 _MAX_DEPTH = 6
@@ -27,7 +28,7 @@ _SYMBOL = r"(?:[A-Za-z]|\\[a-zA-Z]+)(?:_(?:\w|\{[\w, ]+\}|\\text\{[^{}]*\}))?'{0
 _NAME = re.compile(_SYMBOL)
 _BUILDER = re.compile(r"\\\{ ?[a-z](?: ?\\in ?\(-\\infty,\\infty\))? ?(?:\\mid|\||:)(?P<condition>[^|]+)\\\}")
 _WITHOUT = re.compile(r"\(-\\infty,\\infty\) ?\\(?:setminus|backslash) ?\\\{(?P<point>[^{},]+)\\\}")
-_SUM = re.compile(rf"{_SYMBOL}(?: ?\+? ?{_SYMBOL}){{1,5}}")
+_SUM = re.compile(rf"{_SYMBOL}(?: ?\+ ?{_SYMBOL}){{1,5}}")
 _LABEL = re.compile(
     rf"{_SYMBOL} ?(?:\^\{{?-1\}}?)? ?\([^()]*\)|\([A-Za-z](?:_\w)?(?: ?, ?[A-Za-z](?:_\w)?)+\)|[A-Z]{{2,4}}|"
     r"\\(?:text|overline|vec|hat|overrightarrow|angle|triangle|widehat)(?![A-Za-z]).{0,80}|"
@@ -41,33 +42,27 @@ _SPACED = re.compile(r"-?\d{1,3}(?: \d{3}){1,20}(?:\.\d+)?")
 _SCIENTIFIC = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?[eE][+-]?\d{1,3}")
 _MATRIX = re.compile(r"\\begin ?\{[pbB]?matrix\*?\}(?P<cells>.*)\\end ?\{[pbB]?matrix\*?\}", re.DOTALL)
 _ARRAY = re.compile(r"(?<=\\begin)\{array\}(?: ?\{[clr| ]*\})?|(?<=\\end)\{array\}")
-_CLOCK = re.compile(r"(?P<time>\d{1,2}(?::\d\d)?) ?(?P<half>[ap])\.? ?m\.?", re.IGNORECASE)
+_CLOCK = re.compile(
+    r"(?P<time>\d{1,2}(?::\d\d)?) ?(?P<half>[ap])\.? ?m\.?|(?:12(?::00)? ?)?(?P<twelve>noon|midnight)", re.IGNORECASE
+)
+_REMAINDER = re.compile(r"\\bmod(?![A-Za-z])")
+_WORDING = re.compile(r"\\text ?\{(?! ?(?:gcd|lcm|max|min|d) ?\})")
 _LETTER = re.compile(r"\(? ?(?P<letter>[A-Z]) ?\)?")
-_LETTERS = re.compile(r"[A-Z](?: ?, ?[A-Z])+")
+_LETTERS = re.compile(r"[A-Z](?:\s{0,3},\s?[A-Z])+")
 _OPTION = re.compile(r"\((?P<letter>[A-E])\) ?[-\d\\]")  # an option with its text: "(B) 12"
 _PARENTHESISED = re.compile(r"\( ?(?P<letter>[A-Za-z]) ?\)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' .-]*(?:, ?[A-Za-z][A-Za-z' .-]*)*")
 _NAMED_ALIKE = re.compile(r"[A-Z]{2,}|[A-Z][a-z]{2,} \d{1,2}(?:st|nd|rd|th)?(?:,? ?\d{4})?")
 """Names of segments, and dates, without their text command: VW, June 20."""
+_LONG_WORD = re.compile(r"(?<![A-Za-z\\])(?:[A-Za-z]{4,}|to|not|out)(?![A-Za-z])")
 _NEEDLESS = re.compile(r" (?!\w)|(?<!\w) ")
 _TEXT = re.compile(r"\\text ?\{[^{}]*\}")
 _NOTHING = {"empty", "emptyset", "\\emptyset", "nosolution", "nosolutions", "none", "norealsolutions"}
 _EVERYTHING = {"allrealnumbers", "allreals", "allreal", "real", "reals"}
 
 
-class Tree(NamedTuple):
-    """An answer: its kind, a text of it, its parts and, of a value, the unit of measure where one was written."""
-
-    kind: str
-    text: str = ""
-    parts: tuple["Tree", ...] = ()
-    unit: str = ""
-
-
 TOO_LARGE = "too large"
 """The unit of what nobody can compute, a tower of powers for example."""
-EMPTY = Tree("nothing")
-MINUS_INFINITY, INFINITY = Tree("value", "-infinity"), Tree("value", "infinity")
 
 
 @lru_cache(maxsize=8192)
@@ -92,7 +87,8 @@ def _read(text: str, depth: int) -> Tree:
     if "\\dots" in text:
         # What an ellipsis stands for is not computed: such answers are equal if they are written alike.
         return Tree("text", squashed(text))
-    for reader in (_word, _matrix, _bracketed, _listed, _related, _united, _ratio, _signs):
+    text = turned(text)
+    for reader in (_word, _cases, _matrix, _bracketed, _listed, _related, _united, _ratio, _signs):
         tree = reader(text, depth)
         if tree is not None:
             return tree
@@ -103,7 +99,9 @@ def _word(text: str, depth: int) -> Tree | None:
     r"""Words, option letters and times of day; \text{5 meters} and \text{x} are none of these."""
     only_text = not _TEXT.sub("", text).strip(" ().,")
     inner = re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text).strip()
-    clock = _CLOCK.fullmatch(inner)
+    clock = _CLOCK.fullmatch(re.sub(" +", " ", inner))
+    if clock and clock["twelve"]:
+        return Tree("clock", "12", unit="p" if clock["twelve"].lower() == "noon" else "a")
     if clock:
         return Tree("clock", clock["time"].lstrip("0"), unit=clock["half"].lower())
     letter = _LETTER.fullmatch(inner) or (_PARENTHESISED.fullmatch(inner) if depth == 0 else None)
@@ -129,6 +127,12 @@ def _word(text: str, depth: int) -> Tree | None:
     ):
         return Tree("text", re.sub(r"[^\w:+-]", "", inner).lower() or inner)
     return None
+
+
+def _cases(text: str, depth: int) -> Tree | None:
+    """A system of equations is the list of them; a function in pieces is not."""
+    rows = equations(text)
+    return _read(", ".join(rows), depth + 1) if rows else None
 
 
 def _is_expression(text: str) -> bool:
@@ -163,6 +167,8 @@ def _bracketed(text: str, depth: int) -> Tree | None:
         return Tree("set", parts=_distinct([part for piece in _items(text[2:-2]) for part in _pieces(piece, depth)]))
     if text[0] == "{" and closing(text, 0) == len(text) - 1 and len(_items(text[1:-1])) > 1:
         return _bracketed(f"\\{text[:-1]}\\}}", depth)
+    if text[0] == "{" and closing(text, 0) == len(text) - 1:
+        return _read(text[1:-1], depth + 1)
     if text[0] not in "([" or closing(text, 0) != len(text) - 1:
         return None
     inner = _items(text[1:-1])
@@ -170,9 +176,16 @@ def _bracketed(text: str, depth: int) -> Tree | None:
     if len(inner) < 2:
         return _read(text[1:-1], depth + 1) if ends in ("()", "[]") and not _has_degree(text) else None
     parts = tuple(_read(piece, depth + 1) for piece in inner)
+    if ends == "[]" and all(_is_row(piece, part) for piece, part in zip(inner, parts, strict=True)):
+        return Tree("matrix", parts=tuple(Tree("row", parts=part.parts) for part in parts))
     if ends == "()" or (ends == "[]" and len(parts) > 2):
         return Tree("tuple", parts=parts)
     return Tree("interval", ends, parts) if len(parts) == 2 else _raw(text)
+
+
+def _is_row(text: str, tree: Tree) -> bool:
+    """[1,2] as it stands in [[1,2],[3,4]]."""
+    return text.strip().startswith("[") and (tree.kind == "tuple" or (tree.kind == "interval" and tree.text == "[]"))
 
 
 def _has_degree(text: str) -> bool:
@@ -199,37 +212,16 @@ def _listed(text: str, depth: int) -> Tree | None:
     if len(pieces) < 2:
         return None
     parts = [part for piece in pieces for part in _pieces(piece, depth)]
-    if len(set(parts)) == 1:
-        return parts[0]  # "5/2 or 2.5"
+    if len(set(parts)) == 1 and (OR in text or parts[0].kind == "range"):
+        return parts[0]  # "5/2 or 2.5", while "5, 5" is a list
     names = {part.text for part in parts if part.kind == "named"}
     if len(names) == 1 and parts[0].kind == "named":
         # One prefix for all, as in "n = 2, 3, 4" and in "x = 1 or x = 2".
         parts = [part.parts[0] if part.kind == "named" else part for part in parts]
     if all(part.kind == "range" for part in parts) and len({part.text for part in parts}) == 1:
         inside = [part.parts[0] for part in parts]
-        return Tree("range", parts[0].text, (_both(inside) or Tree("union", parts=ordered(inside)),))
+        return combined(text, parts[0].text, inside)
     return Tree("list", parts=tuple(parts))
-
-
-def _both(ranges: list[Tree]) -> Tree | None:
-    """x > 2 and x < 5 as an interval; None where the two are apart, which means one or the other."""
-    ends = {one.parts: one for one in ranges if one.kind in ("tuple", "interval")}
-    low = next((parts[0] for parts in ends if parts[1] == INFINITY), None)
-    high = next((parts[1] for parts in ends if parts[0] == MINUS_INFINITY), None)
-    if len(ends) != 2 or len(ranges) != 2 or low is None or high is None or INFINITY in (low, high):
-        return None
-    try:
-        if not Fraction(low.text) < Fraction(high.text):
-            return None
-    except ValueError:
-        return None
-    left, right = ends[low, INFINITY], ends[MINUS_INFINITY, high]
-    return interval(low, (left.text or "()")[0], high, (right.text or "()")[1])
-
-
-def ordered(parts: list[Tree]) -> tuple[Tree, ...]:
-    flat = [one for part in parts for one in (part.parts if part.kind == "union" else (part,))]
-    return tuple(sorted(set(flat)))
 
 
 def _united(text: str, depth: int) -> Tree | None:
@@ -244,6 +236,9 @@ def _united(text: str, depth: int) -> Tree | None:
 
 def _related(text: str, depth: int) -> Tree | None:
     """Equations, assignments and inequalities."""
+    remainder = _remainder(text)
+    if remainder:
+        return remainder
     if _OTHER_RELATION.search(text):
         return _raw(text)
     pieces = split(text, _RELATION)
@@ -265,20 +260,34 @@ def _related(text: str, depth: int) -> Tree | None:
     return _inequality(sides, signs, depth) or _raw(text)
 
 
+def _remainder(text: str) -> Tree | None:
+    """7 \\bmod 5 is 2."""
+    sides = [_leaf(side.strip()) for side in split(text, _REMAINDER)[::2]] if "\\bmod" in text else []
+    if len(sides) != 2 or not all(re.fullmatch(r"-?\d{1,300}", side.text) and side.kind == "value" for side in sides):
+        return None
+    number, modulus = (int(side.text) for side in sides)
+    return Tree("value", str(number % modulus)) if modulus > 0 else None
+
+
+def _unmeasured(tree: Tree) -> Tree:
+    return tree._replace(unit="") if tree.kind == "value" else tree
+
+
 def _equation(sides: list[str], depth: int) -> Tree:
     first, last = sides[0], sides[-1]
     if len(sides) == 2 and _NAME.fullmatch(last) and not _NAME.fullmatch(first):
         first, last = last, first
     raw = _raw("=".join(sides))
-    if _NAME.fullmatch(first) or _LABEL.fullmatch(first):
+    if _NAME.fullmatch(first) or _LABEL.fullmatch(first) or DERIVATIVE.fullmatch(first):
         values = [_read(side, depth + 1) for side in ([last] if len(sides) == 2 else sides[1:])]
-        if any(one != values[0] for one in values[1:]):
-            return values[-1] if all(one.kind == "value" for one in values[:-1]) else raw
+        if any(_unmeasured(one) != _unmeasured(values[0]) for one in values[1:]):
+            # "x = 6 = 5" says nothing.
+            return Tree("text", squashed(raw.text)) if all(one.kind == "value" for one in values) else raw
         name = squashed(first) if _NAME.fullmatch(first) else ""
         return Tree("named", name, (values[-1],), unit=_equation_key(first, last) if name else "")
     values = [_read(side, depth + 1) for side in sides]
-    if len(set(values)) == 1:
-        return values[0]
+    if len(set(map(_unmeasured, values))) == 1:
+        return values[-1]
     if len(sides) != 2:
         return raw
     equation = _equation_key(first, last)
@@ -321,12 +330,6 @@ def _inequality(sides: list[str], signs: list[str], depth: int) -> Tree | None:
     return Tree("range", squashed(sides[1]), (inside,))
 
 
-def interval(low: Tree, left: str, high: Tree, right: str) -> Tree:
-    """An open interval is written like a pair, and is one here."""
-    parts = (low, high)
-    return Tree("tuple", parts=parts) if left + right == "()" else Tree("interval", left + right, parts)
-
-
 def _ratio(text: str, depth: int) -> Tree | None:
     """3:1 and 12:00, which are not reduced."""
     if ":" not in text:
@@ -347,9 +350,16 @@ def _signs(text: str, depth: int) -> Tree | None:
 
 def _leaf(text: str) -> Tree:
     """A number or expression with or without its unit."""
-    text, unit = units.without_unit(text)
+    text, unit, factor = units.without_unit(text)
+    derivative = DERIVATIVE.search(text)
+    if _WORDING.search(text) or (derivative and (derivative["of"] or derivative["plain"])):
+        return Tree("text", squashed(text).lower())
+    if derivative:
+        return _raw(text)
     if re.fullmatch(r"[+-]? ?\\infty", text):
         return MINUS_INFINITY if text.startswith("-") else INFINITY
+    if holds_infinity(text):
+        return Tree("text", squashed(text))
     base = _BASE.fullmatch(text)
     if base:
         return Tree("base", base["digits"], unit=base["long"] or base["short"])
@@ -369,12 +379,14 @@ def _leaf(text: str) -> Tree:
         number = Fraction(text)
         text = f"({number.numerator})/({number.denominator})"
     text = f"({text})/100" if percent else text
+    text = f"({text})*{factor}" if factor > 1 else text
     try:
         return Tree("value", key(parse(text)), unit=unit)
     except TooLarge:
         return _raw(text)._replace(unit=TOO_LARGE)
     except Unreadable:
-        return _raw(text)
+        wordy = any(word.lower() in units.NO_UNITS for word in _LONG_WORD.findall(text))
+        return Tree("text", squashed(text).lower()) if wordy else _raw(text)
 
 
 def _raw(text: str) -> Tree:

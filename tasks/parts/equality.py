@@ -10,8 +10,8 @@ and a lenient equality is not transitive, so it cannot make the classes of a vot
 import re
 from collections.abc import Sequence
 
-from tasks.parts.answers import Tree
 from tasks.parts.latex import squashed
+from tasks.parts.trees import Tree
 from tasks.parts.values import hashed
 
 _MAX_KEY = 100

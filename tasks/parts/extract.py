@@ -175,5 +175,5 @@ def _last(text: str) -> str | None:
     if start > 0 and not above and not line_break:
         # The window may have cut a number in two.
         line = re.sub(r"^[\d.,]+", "", line)
-    # Some more after the digit, for the brace that closes a fraction; there are no more digits there.
-    return last_number(plain(line + text[digit.end() : digit.end() + 10].partition("\n")[0]))
+    # Some more after the digit, for the brace that closes a fraction and "and a half"; there are no more digits there.
+    return last_number(plain(line + text[digit.end() : digit.end() + 24].partition("\n")[0]))

@@ -10,8 +10,12 @@ from collections.abc import Iterator
 
 from tasks.parts.extract import balanced
 from tasks.parts.numbers import ascii_digits
+from tasks.parts.words import with_halves
 
-MAX_LENGTH = 1500
+MAX_LENGTH = 1000
+"""Characters of an answer that is read; a longer one is compared as text."""
+OR, AND = "\x1f", "\x1e"
+"""Written before the comma that stands for the word."""
 _WRAPPERS = "boldsymbol|mathbf|mathit|mathsf|mathbb|mathcal|bm|boxed|fbox|displaystyle|textstyle|ensuremath|emph"
 _SYMBOLS = {
     character: f"\\{name} "
@@ -31,8 +35,11 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"(?<=[\w)}])\*\*(?=[\w({-])", "^"),
+        (r"\\\$(?= ?[\d.])", "\u00a4"),  # a dollar sign that is no delimiter
+        (r"\\(?:text)?color ?\{[^{}]*\}|\\(?:underline|uline)(?![A-Za-z])", ""),
         (r"\\(?:[()\[\]]|\$)|\$|\*\*|`|\u200b", ""),
-        (r"\+ ?/ ?-|^ *\+ ?-", r"\\pm "),
+        (r"\+ ?/ ?-|^ *\+ ?-|\bplus or minus\b", r"\\pm "),
+        (r"^(?:minus|negative|\\text ?\{ ?(?:minus|negative) ?\}) ?(?=[\d\\(.])", "-"),
         (r"\\%", "%"),
         (r"\{,\}|,\s?\\!\s?(?=\d)|\\!\s?,", "{,}"),
         (r"(?<=\d)\\[,!](?=\d{3}(?!\d))", "{,}"),
@@ -59,12 +66,15 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\^ ?\{ ?\\circ ?\}|\^ ?\\circ(?![A-Za-z])|\\degrees?(?![A-Za-z])", r"\\deg "),
         (r"\\(?:mathrm|rm|text) ?\{ ?([ei]|\\pi) ?\}", r" \1 "),
         (r"\\(?:mbox|mathrm|textrm|textbf|textit|textsf|texttt|textnormal|hbox|operatorname\*?|rm) ?\{", r"\\text{"),
+        (r"(?<=\d)(?: |\\[,;:])?\\text ?\{ ?([abd-fijknoq-zABDEGHIMO-UX-Z]) ?\}", r" \1"),  # 5x; not 5 m
         *[(r"\\text ?\{ ?\\text ?\{([^{}]*)\} ?\}", r"\\text{\1}")] * 2,
         (r"\\text ?\{ ?(sin|cos|tan|log|ln|exp) ?\}", r"\\\1 "),
-        (r"\\text ?\{[ ,]*(?:and|or)[ ,]*\}", " , "),
-        (r"(?:(?<=[\d)}\]$ ])|^)(?:and|or)(?=[ \d(\\\[$-])", " , "),
+        (r"\\text ?\{[ ,]*or[ ,]*\}", f" {OR}, "),
+        (r"\\text ?\{[ ,]*and[ ,]*\}", f" {AND}, "),
+        (r"(?:(?<=[\d)}\]$ ])|^)or(?=[ \d(\\\[$-])", f" {OR}, "),
+        (r"(?:(?<=[\d)}\]$ ])|^)and(?=[ \d(\\\[$-])", f" {AND}, "),
         (r"(?<=\d) ?x ?(?=10 ?\^)", r"\\times "),
-        (r"\\mathbb ?\{ ?R ?\}|\\(?:Reals|reals)(?![A-Za-z])", r"(-\\infty,\\infty)"),
+        (r"\\mathbb ?(?:\{ ?R ?\}|R(?![A-Za-z]))|\\(?:Reals|reals)(?![A-Za-z])", r"(-\\infty,\\infty)"),
         (r"\\(?:" + _WRAPPERS + r") ?\{([^{}]*)\}", r"\1"),
     )
 )
@@ -77,9 +87,10 @@ _STEPS = {"(": 1, "[": 1, "{": 1, "\\{": 1, ")": -1, "]": -1, "}": -1, "\\}": -1
 def clean(text: str) -> str:
     """The text without delimiters, spacing and fonts, with one spelling for each sign."""
     text = _SYMBOL.sub(lambda match: _SYMBOLS[match[0]], text) if not text.isascii() else text
-    text = _unwrapped(ascii_digits(_ROOT.sub(_root, text)).strip())
+    text = _unwrapped(ascii_digits(_ROOT.sub(_root, text)).strip()).rstrip("\\ \t\n")
     # Before anything else: "\\\\[2pt]" parts the rows of a matrix; elsewhere a doubled backslash is one escaped twice.
     text = _ROW.sub(r"\\row ", text) if "\\begin" in text else re.sub(r"\\\\(?=[A-Za-z%$])", r"\\", text)
+    text = with_halves(text)
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     text = _REPEATING.sub(_repeating, _without_grouping(text))
@@ -158,4 +169,4 @@ def _at_top(text: str, separator: re.Pattern[str]) -> Iterator[tuple[int, int]]:
 
 def squashed(text: str) -> str:
     """The cleaned text without text commands and spaces, but those between digits: equal for what is written alike."""
-    return re.sub(r" (?!\d)|(?<!\d) ", "", re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text))
+    return re.sub(rf" (?!\d)|(?<!\d) |[{OR}{AND}]", "", re.sub(r"\\text ?\{([^{}]*)\}", r"\1", text))

@@ -13,7 +13,8 @@ from tasks.parts.stated import boxed_answer
 
 _SPAN = 200
 _FONTS = re.compile(
-    r"\\(?:text\w*|math\w+|mbox|boxed|fbox|bf|rm)\s*\{([^{}]*)\}|[$*_`]|\\[()\[\],;:! ]|\\(?:bf|rm)\b|~"
+    r"\\(?:text\w*|math\w+|mbox|boxed|fbox|bf|rm)\s*\{([^{}]*)\}|"
+    r"[$*_`\u0022\u201c\u201d]|\\[()\[\],;:! ]|\\(?:bf|rm)\b|~"
 )
 _OPTION = re.compile(
     r"\s*[(\[{]?\s*(?:option\s+|choice\s+)?[(\[]?(?P<letter>[A-Z])(?P<after>[)\].:,;]|\s|$)", re.IGNORECASE
@@ -21,14 +22,20 @@ _OPTION = re.compile(
 _ALONE = re.compile(r"\s*[(\[]?\s*(?P<letter>[A-Z])\s*[)\]]?\s*[.:,;!]?\s*", re.IGNORECASE)
 _OTHER = re.compile(r"\s*(?:or|and|/|,|&|\|)\s*(?:option\s+)?[(\[]?(?P<letter>[A-Z])(?![A-Za-z])")
 _PHRASE = re.compile(
-    r"(?:\b(?:answer|option|choice)\b[^\n.?!]{0,40}?(?:\b(?:is|be)\b|:|=)|"
+    r"(?:\b(?:answer|option|choice)\b[^\n.?!]{0,40}?(?:\b(?:is|be)\b|\u0022?\s?[:=])|"
     r"\b(?:choose|pick|select|go with|answer|option|choice)\b)"
-    r"[\s:*$]{0,9}(?:therefore|thus|indeed|option|choice|answer|letter)?[\s:*$]{0,9}",
+    r"[\s:*$\u0022]{0,9}(?:therefore|thus|indeed|option|choice|answer|letter)?[\s:*$]{0,9}",
     re.IGNORECASE,
 )
 _MARKED = re.compile(
     r"(?<![\w\\])[(\[](?P<letter>[A-Z])[)\]]|(?:\A|\n)[\s*]{0,9}(?P<line>[A-Z])(?:[).:](?=\s|\Z|\*)|\s*\Z|\s*\n)"
 )
+_CONCLUDED = re.compile(
+    r"(?:\b(?:so|therefore|thus|hence)\b,?(?: (?:it is|it's|it must be))?|\b(?:it is|it's|it must be)\b|"
+    r"(?:\A|[.!?])(?=\s*[*(\[]{0,3}[A-Z][)\]*]{0,3}\.?\s*\Z))\s*[*(\[]{0,3}(?P<letter>[A-Z])[)\]*]{0,3}\s*(?=[.!;\n]|\Z)",
+    re.IGNORECASE,
+)
+"""A conclusion that is nothing but a letter, up to the end of its sentence; or a last sentence that is one letter."""
 _IS_CORRECT = re.compile(
     r"\b(?P<letter>[A-HJ-Z]|[(\[][A-Z][)\]])[)\]]?\s+"
     r"(?:is|must be)\s+(?:the\s+)?(?:correct|right|answer|best)\b"
@@ -59,6 +66,9 @@ def letter_answer(completion: str, *, truncated: bool = False) -> Answer:
         letter = _chosen(text[place.end() : place.end() + _SPAN], boxed=False)
         if letter:
             return Answer(letter, "phrase")
+    concluded = deque(_CONCLUDED.finditer(text), maxlen=1)
+    if concluded and concluded[0]["letter"].isupper():
+        return Answer(concluded[0]["letter"], "phrase")
     correct = deque(_IS_CORRECT.finditer(text), maxlen=1)
     if correct:
         return Answer(correct[0]["letter"].strip("()[]").upper(), "phrase")

@@ -7,7 +7,11 @@ Meant for short texts (`MAX_SPAN`): Unicode normalisation alone is quadratic in 
 import re
 import unicodedata
 from fractions import Fraction
+from math import factorial
 from typing import NamedTuple
+
+from tasks.parts import arithmetic
+from tasks.parts.words import LETTER_UNITS, MAGNITUDES, NUMERALS, OPERATORS, with_halves
 
 MAX_SPAN = 300
 """Characters that are read in search of one number."""
@@ -28,11 +32,13 @@ _FOLDED = {
     0x066C: ",",
 }
 _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(?<=\d)\*\*(?=-?\d)"), "^"),
     (re.compile(r"\*\*|__|`|\\[()\[\]!]|\\(?:left|right|displaystyle)\b"), ""),
     (re.compile(r"\\\$"), "$"),
     (re.compile(r"\\%"), "%"),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<=\d)\\,(?=\d)"), ""),
+    (re.compile(r"(?<=\d)(?:['\u2019]|\\?_)(?=\d{3}(?!\d))"), ""),
     (re.compile(r"\\[,;: ]|~"), " "),
     (re.compile(r"\\(?:text\w*|math\w+|mbox)\s*\{([^{}]*)\}"), r" \1 "),
     (re.compile(r"(?<=\d)(\\[dt]?frac)"), r" \1"),
@@ -41,9 +47,41 @@ _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = (
 _RUN = re.compile(r"[0-9.,]+")
 _DECIMAL = re.compile(r"\d+(?:\.\d+)?|\d{1,3}(?:,\d{3})+(?:\.\d+)?|\.\d+")
 _PIECE = re.compile(r"\d+(?:\.\d+)?")
+_NEGATED = re.compile(
+    r"(?P<before>\A\W{0,9}|\b(?:is|are|was|be|equals|get|gets|answer)\W{1,3}|[=:]\s?)(?:minus|negative)\s(?=[$\u20ac\u00a3]?\.?\d)",
+    re.IGNORECASE,
+)
+_MADE_OF = re.compile(
+    r"[\u221a\u221b\u00b1<>\u2264\u2265^/]\s?\(?\Z|-\s?\(\Z|\\[A-Za-z]+\W{0,3}\Z|\\[dt]?frac.*\Z|\b(?:not|sqrt) ?\(?\Z",
+    re.DOTALL,
+)
+"""Before a number: a root, a relation, a command make something else of it."""
+_POWER = re.compile(r"\s?\^\s?(?:\{\s?(?P<long>-?\d{1,3})\s?\}|(?P<short>-?\d{1,3}))\s?(?![\w^.,]*\d)")
+_FACTORIAL = re.compile(r"!(?=\s*\Z)")
+_AFTER = re.compile(
+    r"\s?(?:\^(?!\s?\{?\s?\\circ)|[+/<>\u2264\u2265](?!\s?[A-Za-z])|\*(?!\W*\Z)|!(?!\s)|_|[\u03c0\u221a\u221e])|\)\s?[\^!+*]|"
+    r"\s?\\(?!circ|quad|qquad|%)[A-Za-z]|\s*,?\s*\(?is (?:not|wrong|incorrect)\b|-\s?\Z",
+)
+"""After a number: an operator, a relation or a command."""
+_WORD_AFTER = re.compile(r"(?P<gap>[\s(,-]{0,3})(?P<word>[A-Za-z]+)(?P<next>.?)", re.DOTALL)
+_SOMETIMES = frozenset({"to", "over", "by", "times"})
+_COMPUTES = re.compile(rf"\s+(?:the power|{'|'.join(sorted(NUMERALS))})\b", re.IGNORECASE)
+"""After "5 times", which is no operation in "5 times as many"."""
+_SPACED = re.compile(r"\s*[$\u20ac\u00a3]?-?[$\u20ac\u00a3]?\d{1,3}(?: \d{3}){1,9}(?![\d,.]*\d)")
+_SUFFIXES = {"k": 1000, "K": 1000, "M": 10**6}
+"""Letters right after the digits of a number that multiply it."""
+_MAX_FACTORIAL = 30
 _EXPONENT = re.compile(r"[eE][+-]?(\d+)(?!\w)")
 _CURRENCY = "$€£¥₹"
-_HEDGE = re.compile(r"\b(?:or|either)\b|(?:[,;:/&|*+^<>-]|\b(?:and|to|x|times))[\s($]*\Z", re.IGNORECASE)
+_HEDGE = re.compile(
+    r"\b(?:or|either|plus|minus|over|maybe|perhaps|possibly)\b|"
+    r"(?:\bof(?: the)?|[,;:/&|*+^<>-]|\b(?:and|to|x|times))[\s($]*\Z",
+    re.IGNORECASE,
+)
+_ONE_NOUN = re.compile(
+    r"\s*(?!(?:in|for|from|per|at|after|before|by|on|with|because|since|is|as)\b)[A-Za-z]+\s*", re.IGNORECASE
+)
+"""5 feet 6, 3 hundred 20: both numbers are parts of one."""
 _ALTERNATIVE = re.compile(r"[\s,$]*\b(?:or|and)\b[\s$]*", re.IGNORECASE)
 
 
@@ -72,7 +110,7 @@ def plain(span: str) -> str:
     span = ascii_digits(span)
     for pattern, replacement in _MARKUP:
         span = pattern.sub(replacement, span)
-    return span
+    return _NEGATED.sub(r"\g<before>-", with_halves(span))
 
 
 def numbers(span: str) -> list[Number]:
@@ -153,19 +191,66 @@ def stated_number(span: str) -> str | None:
     that neither offer a choice nor compute ("18 dollars in 7 days"); else ("5 and 6", "9*2") the answer is the text,
     which equals no number. None where there is no number.
     """
-    found: list[Number] = []
-    for side in reversed(re.split("[=≈]", span)):
-        found = numbers(side)
-        if found:
-            span = side
-            break
-    if not found:
+    sides = re.split("[=≈]", span)
+    sides = [_ungrouped(side) for side in sides if numbers(side)]
+    if not sides:
         return None
+    span = sides[-1]
+    found = numbers(span)
     if len({number.value for number in found}) > 1:
         between = span[found[0].end : found[1].start]
-        if _HEDGE.search(between) or not re.search("[A-Za-z]", between):
+        if _HEDGE.search(between) or _ONE_NOUN.fullmatch(between) or not re.search("[A-Za-z]", between):
+            return _checked(sides) or text_key(span)
+    return measured_key(found[0], span)
+
+
+def _ungrouped(side: str) -> str:
+    """The side of an equation with "70 000" as 70000, if it starts with it."""
+    grouped = _SPACED.match(side)
+    return grouped[0].replace(" ", "") + side[grouped.end() :] if grouped else side
+
+
+def _checked(sides: list[str]) -> str | None:
+    """The first side of "5 = 2+3", if the last one comes to it."""
+    computed = arithmetic.parse(arithmetic.as_ascii(sides[-1])) if len(sides) > 1 else None
+    key = stated_number(sides[0]) if computed else None
+    return key if computed and key == str(computed.value) else None
+
+
+def measured_key(number: Number, span: str) -> str:
+    """The key of a number with what multiplies it ("3 million", "5k", "10^5"); the text if it is made another answer.
+
+    Units, nouns and sentences after it say nothing about it.
+    """
+    if number.value is None or _MADE_OF.search(span, 0, number.start):
+        return text_key(span)
+    value, rest = number.value, span[number.end :]
+    power = _POWER.match(rest)
+    if power:
+        exponent = int(power["long"] or power["short"])
+        if abs(exponent) > _MAX_DIGITS or (value == 0 and exponent < 0) or _MADE_OF.search(span, 0, number.start):
             return text_key(span)
-    return number_key(found[0], span)
+        # A minus sign belongs to the whole power.
+        value, rest = (-1 if value < 0 else 1) * abs(value) ** exponent, rest[power.end() :]
+    elif _FACTORIAL.match(rest) and value.denominator == 1 and 0 <= value <= _MAX_FACTORIAL:
+        return str(factorial(value.numerator))
+    if rest[:1] in _SUFFIXES and not rest[1:2].isalnum():
+        value, rest = value * _SUFFIXES[rest[0]], rest[1:]
+    while (word := _WORD_AFTER.match(rest)) and word["word"].lower() in MAGNITUDES:
+        value, rest = value * MAGNITUDES[word["word"].lower()], rest[word.end("word") :]
+    if _AFTER.match(rest) or (word and _changes(word)):
+        return text_key(span)
+    key = str(value)
+    return key if len(key) <= 2 * _MAX_DIGITS else text_key(span)
+
+
+def _changes(after: re.Match[str]) -> bool:
+    """Whether the word after a number is a variable or an operation."""
+    word, gap = after["word"], after["gap"]
+    if word.lower() in OPERATORS:
+        return word.lower() not in _SOMETIMES or _COMPUTES.match(after.string, after.end("word")) is not None
+    article = bool(gap) and word in ("a", "A", "I") and after["next"] == " "
+    return len(word) == 1 and word not in LETTER_UNITS and not article and after["next"] not in (".", "'")
 
 
 def last_number(span: str) -> str | None:
@@ -176,12 +261,7 @@ def last_number(span: str) -> str | None:
     pair = found[-2:]
     if pair[0].value != pair[-1].value and _ALTERNATIVE.fullmatch(span[pair[0].end : pair[-1].start]):
         return text_key(span[pair[0].start : pair[-1].end])
-    return number_key(found[-1], span)
-
-
-def number_key(number: Number, span: str) -> str:
-    """Canonical: "29" for 29.00, "3/4" for 0.75."""
-    return text_key(span[number.start : number.end]) if number.value is None else str(number.value)
+    return measured_key(found[-1], span)
 
 
 def text_key(span: str) -> str:

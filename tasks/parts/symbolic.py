@@ -13,11 +13,12 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from tasks.parts.answers import INFINITY, MINUS_INFINITY, Tree, interval, ordered, read
+from tasks.parts.answers import read
 from tasks.parts.decimals import ZERO, Complex, Value, precisely
 from tasks.parts.equality import canonical_key, same
 from tasks.parts.expressions import GREEK, Unreadable
 from tasks.parts.latex import split
+from tasks.parts.trees import INFINITY, MINUS_INFINITY, Tree, interval, ordered
 from tasks.parts.values import NUM_POINTS, hashed, key_of, proportional_key, sample
 
 _DIGITS = 60
@@ -40,6 +41,8 @@ _ADJACENT = re.compile(r"[)\]!A-Za-z] ?\d|(?<![A-Za-z])(?![A-Za-z]{0,3}d[a-z](?!
 _COMMAS = re.compile(r"\\(?:gcd|lcm|max|min)(?![A-Za-z]) ?\([^()]*\)")
 """Where a comma parts arguments. Elsewhere it would make a list."""
 _FUNCTION_IN_TEXT = re.compile(r"\\text ?\{ ?(gcd|lcm|max|min) ?\}")
+_BOUNDS = re.compile(r"(\\(?:int|sum|prod)) ?_ ?(\w) ?\^ ?(\w)(?![\w])")
+"""Bounds of one character without braces: the upper one is no factor of what follows."""
 _LOGARITHM = re.compile(r"\\log(?![A-Za-z])(?! ?_)")
 _EQUALS = re.compile("=")
 _COMMAND = re.compile(r"\\[A-Za-z]+(?: ?\{[A-Za-z]*matrix\})?")
@@ -83,6 +86,7 @@ def _parsed(text: str) -> tuple[Any, dict[Any, str]]:
     from math_verify.parser import parse_latex_cached
 
     text = _FUNCTION_IN_TEXT.sub(r"\\\1", text).replace("\\text{d}", " d")
+    text = _BOUNDS.sub(r"\1_{\2}^{\3} ", text)
     bare = _COMMAND.sub(r"\\", text)
     letters = set(filter(str.isalpha, bare))
     # The parser takes A and a for the same.
@@ -210,6 +214,10 @@ def _value(found: Any) -> Value:
 
     if found.is_Rational:
         return Fraction(int(found.p), int(found.q))
+    # Odd roots of negative numbers are real, as on the fast path.
+    found = found.replace(_is_odd_root, _real_root)
+    if found.is_Rational:
+        return Fraction(int(found.p), int(found.q))
     number = sympy.N(found, _DIGITS)
     if not number.is_number or not number.is_finite:
         raise Unreadable("no value")
@@ -218,6 +226,21 @@ def _value(found: Any) -> Value:
     if isinstance(value, Fraction) and _decimal(sympy.N(found - sympy.Rational(value), _DIGITS)):
         raise Unreadable("nearer to a simple fraction than can be told")
     return value
+
+
+def _is_odd_root(found: Any) -> bool:
+    return bool(
+        found.is_Pow
+        and found.exp.is_Rational
+        and found.exp.q > 1
+        and found.exp.q % 2
+        and found.base.is_extended_negative
+    )
+
+
+def _real_root(found: Any) -> Any:
+    root = (-found.base) ** found.exp
+    return -root if found.exp.p % 2 else root
 
 
 def _decimal(part: Any) -> Decimal:

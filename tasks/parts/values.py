@@ -153,7 +153,15 @@ def _raised(base: Value, exponent: Value) -> Value:
             return base**exponent.numerator
         if exponent == Fraction(1, 2):
             return _square_root(base)
+    if isinstance(exponent, Fraction) and exponent.denominator > 1 and exponent.denominator % 2 and _is_negative(base):
+        # Odd roots of negative numbers are real, as schools have it and as `_root_of` does.
+        root = _raised(_negative(base), exponent)
+        return _negative(root) if exponent.numerator % 2 else root
     return decimals.power(inexact(base), inexact(exponent))
+
+
+def _is_negative(a: Value) -> bool:
+    return decimals.is_real(a) and inexact(a).re < 0
 
 
 def _square_root(a: Value) -> Value:
@@ -170,7 +178,7 @@ def _root_of(a: Value, order: Value) -> Value:
     order = decimals.simple(order)
     if not isinstance(order, Fraction) or order.denominator != 1 or not 2 <= order <= 1000:
         raise ArithmeticError("not a root")
-    if decimals.is_real(a) and inexact(a).re < 0 and order.numerator % 2:
+    if _is_negative(a) and order.numerator % 2:
         return _negative(_root_of(_negative(a), order))
     return _square_root(a) if order == 2 else decimals.power(inexact(a), inexact(1 / order))
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, cast, get_args
 from tasks.parts.answers import read, too_large
 from tasks.parts.equality import canonical_key, printable, same
 from tasks.parts.extract import Answer, gsm8k_answer
-from tasks.parts.latex import clean, squashed
+from tasks.parts.latex import MAX_LENGTH, clean, squashed
 from tasks.parts.letters import gold_letter, letter_answer
 from tasks.parts.numbers import is_number, plain, stated_number
 from tasks.parts.problem import Grade
@@ -24,15 +24,13 @@ from tasks.parts.values import hashed
 from tasks.parts.workers import Outcome, run_all
 
 Style = Literal["gsm8k", "math", "mc"]
-VERSION = 2
+VERSION = 3
 """Raised whenever a verdict or a key changes. 1: style gsm8k alone."""
 _JUDGE = "tasks.parts.symbolic:judge"
 _LIMIT_SECONDS = 2.0
 _MEMORY_BYTES = 2 << 30
 _MAX_CACHED = 50_000
 _MAX_KEY = 100
-_MAX_SENT = 1000
-"""Characters of an answer that is sent to a worker; a longer one that is not understood is only compared as text."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,19 @@ def grade(
     return grade_all([Asked(completion, gold, truncated)], style=style, limit_seconds=limit_seconds)[0]
 
 
-def grade_all(items: Sequence[Asked], *, style: str, limit_seconds: float = _LIMIT_SECONDS) -> list[Grade]:
-    """Judge many completions, those that need a worker in parallel. Arguments and errors as in `grade`."""
+def grade_all(
+    items: Sequence[Asked], *, style: str, limit_seconds: float = _LIMIT_SECONDS, workers: int | None = None
+) -> list[Grade]:
+    """Judge many completions, those that need a worker in parallel. Arguments and errors as in `grade`.
+
+    Args:
+        workers: processes at a time for those that need one. None: the number of cores, at most 4.
+
+    Raises:
+        ValueError: fewer than one worker.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers is {workers}: must be at least 1")
     if style not in get_args(Style):
         raise ValueError(f"style {style!r} is unknown: must be one of {', '.join(get_args(Style))}")
     if style == "gsm8k":
@@ -87,7 +96,7 @@ def grade_all(items: Sequence[Asked], *, style: str, limit_seconds: float = _LIM
         return [_letter(item) for item in items]
     stated = [math_answer(item.completion, truncated=item.truncated) for item in items]
     pairs = [_Pair(item.gold, one.text) for item, one in zip(items, stated, strict=True) if one.text is not None]
-    verdicts = _verdicts(pairs, limit_seconds)
+    verdicts = _verdicts(pairs, limit_seconds, workers)
     readable = {gold: read(gold).kind != "nothing" for gold in {item.gold for item in items}}
     grades: list[Grade] = []
     for item, one in zip(items, stated, strict=True):
@@ -164,7 +173,7 @@ class _Cache:
 _cache = _Cache()
 
 
-def _verdicts(pairs: Sequence[_Pair], limit_seconds: float) -> dict[_Pair, _Verdict]:
+def _verdicts(pairs: Sequence[_Pair], limit_seconds: float, workers: int | None = None) -> dict[_Pair, _Verdict]:
     """Verdicts on different pairs: from the cache, at once, or from the workers."""
     found: dict[_Pair, _Verdict] = {}
     undecided: dict[_Pair, _Verdict] = {}
@@ -181,7 +190,9 @@ def _verdicts(pairs: Sequence[_Pair], limit_seconds: float) -> dict[_Pair, _Verd
         else:
             undecided[pair] = verdict
     if undecided:
-        outcomes = run_all(_JUDGE, list(undecided), limit_seconds=limit_seconds, memory_bytes=_MEMORY_BYTES)
+        outcomes = run_all(
+            _JUDGE, list(undecided), limit_seconds=limit_seconds, workers=workers, memory_bytes=_MEMORY_BYTES
+        )
         for (pair, verdict), outcome in zip(undecided.items(), outcomes, strict=True):
             found[pair] = _judged(pair, verdict, outcome)
             _cache.put((*pair, VERSION, "math", limit_seconds), found[pair])
@@ -194,7 +205,7 @@ def _at_once(pair: _Pair) -> _Verdict:
     if (verdict is None or key is None) and (too_large(gold) or too_large(answer)):
         # Nobody can compute it within the limit: what a worker would find out slowly.
         return _Verdict(bool(verdict), key or _text_class("timeout", pair.answer), timed_out=verdict is None)
-    if key is None and max(len(pair.gold), len(pair.answer)) > _MAX_SENT:
+    if key is None and max(len(pair.gold), len(pair.answer)) > MAX_LENGTH:
         return _Verdict(bool(verdict), _text_class("text", pair.answer))
     return _Verdict(verdict, key)
 

@@ -29,6 +29,8 @@ from tasks.parts.worker_process import OUT_OF_MEMORY, described, packed, take_me
 _CHUNK = 1 << 20
 _START_SECONDS = 120.0
 """For importing the function's module, which is no part of any call."""
+_SLOW = 0.125
+"""Part of the limit after which a call may be one that hangs, and a spare worker is started."""
 _MAX_KEPT = 4
 """Idle workers that are kept for one function."""
 _MAX_LIVE = max(16, os.cpu_count() or 1)
@@ -85,6 +87,7 @@ class _Worker:
         self.ready = False
         self.item: int | None = None
         self.deadline = time.monotonic() + _START_SECONDS
+        self.slow_at = math.inf
         self.outbox = memoryview(b"")
         self.inbox = bytearray()
 
@@ -230,6 +233,7 @@ def run_all(
     try:
         while crew.waiting or crew.busy():
             crew.hire()
+            crew.prepare()
             crew.step()
     finally:
         crew.dismiss()
@@ -252,15 +256,31 @@ class _Crew:
 
     def hire(self) -> None:
         """Borrow as many workers as there is work for; at least one, if need be after waiting for it."""
+        for spare in [worker for worker in self.members if worker.ready and worker.item is None]:
+            if self.busy() < self.size:
+                self.assign(spare)
         while len(self.members) < min(self.size, len(self.waiting) + self.busy()):
-            worker = _POOL.lend(self.kind, wait=not self.members)
+            worker = self.borrow(wait=not self.members)
             if worker is None:
                 return
+            if worker.ready:
+                self.assign(worker)
+
+    def prepare(self) -> None:
+        """Start one more worker for each call that may hang, so that its successor is ready when it is killed."""
+        now = time.monotonic()
+        slow = sum(worker.item is not None and worker.slow_at <= now for worker in self.members)
+        spares = len(self.members) - self.busy()
+        while spares < min(slow, len(self.waiting)) and self.borrow(wait=False):
+            spares += 1
+
+    def borrow(self, *, wait: bool) -> _Worker | None:
+        worker = _POOL.lend(self.kind, wait=wait)
+        if worker is not None:
             self.members.add(worker)
             self.selector.register(worker.replies, selectors.EVENT_READ, worker)
-            if worker.ready:
-                self.started = True
-                self.assign(worker)
+            self.started = self.started or worker.ready
+        return worker
 
     def assign(self, worker: _Worker) -> None:
         """Give a worker the next item, whose clock starts now; back to the pool where there is none."""
@@ -272,7 +292,8 @@ class _Crew:
                 self.outcomes[item] = Outcome(error=described(error))
                 continue
             worker.item, worker.outbox = item, memoryview(request)
-            worker.deadline = time.monotonic() + self.limit_seconds
+            now = time.monotonic()
+            worker.deadline, worker.slow_at = now + self.limit_seconds, now + self.limit_seconds * _SLOW
             worker.send()
             if worker.outbox:
                 self.selector.register(worker.requests, selectors.EVENT_WRITE, worker)
@@ -282,8 +303,11 @@ class _Crew:
 
     def step(self) -> None:
         """Wait for the next reply or deadline and act on it. Replies come first: a late look is not a late reply."""
-        nearest = min((worker.deadline for worker in self.members), default=0.0)
-        for key, _ in self.selector.select(max(0.0, nearest - time.monotonic())):
+        now = time.monotonic()
+        times = [worker.deadline for worker in self.members if worker.item is not None or not worker.ready]
+        if len(self.waiting) > len(self.members) - self.busy():
+            times += [worker.slow_at for worker in self.members if worker.item is not None and worker.slow_at > now]
+        for key, _ in self.selector.select(max(0.0, min(times, default=now) - now)):
             worker: _Worker = key.data
             if worker not in self.members:
                 continue
@@ -300,7 +324,7 @@ class _Crew:
             if message is not None:
                 self.reply(worker, message)
         now = time.monotonic()
-        for worker in [worker for worker in self.members if worker.deadline <= now]:
+        for worker in [one for one in self.members if one.deadline <= now and (one.item is not None or not one.ready)]:
             self.lose(worker, late=True)
 
     def reply(self, worker: _Worker, message: bytes) -> None:
@@ -319,7 +343,7 @@ class _Crew:
         if tired:
             self.leave(worker)
             _POOL.remove(worker)
-        else:
+        elif self.busy() < self.size:
             self.assign(worker)
 
     def lose(self, worker: _Worker, *, late: bool = False) -> None:

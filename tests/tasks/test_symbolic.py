@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.parts.answers import Tree, read
+from tasks.parts.answers import read
 from tasks.parts.equality import same
 from tasks.parts.problem import Grade
 from tasks.parts.stated import boxed_answer
 from tasks.parts.symbolic import computed
+from tasks.parts.trees import Tree
 from tasks.parts.verify import Asked, equal, grade, grade_all
 
 EQUAL = [
