@@ -30,7 +30,11 @@ def account(run: RunRecord) -> list[str]:
                 lines.append(f"test, {words}: {passes}{largest}")
         if identical:
             lines.append("samples are identical (temperature 0), so pass@k equals pass@1 and no larger K is shown")
-    if any("ratio/mean" in record for record in run.metrics):
+        for name in [name for name in run.evaluations if name.startswith("test_")]:
+            other = run.estimates(name)
+            if other is not None and 1 in other.ks:
+                lines.append(f"test on {name.removeprefix('test_')}, final model: Pass@1 {other.pass_at(1).mean():.3f}")
+    if run.status.state == "finished" and any("ratio/mean" in record for record in run.metrics):
         lines.append(LOSS_NOTE)
     return lines
 

@@ -31,13 +31,13 @@ def evaluation_mistakes(run: Run) -> Iterator[str]:
 
 def prompt_mistakes(run: Run) -> Iterator[str]:
     """A line if a prompt shows solved training problems and the task's data, where it is at hand, has too few."""
-    from bench.prompting import solved_problems
+    from bench.prompting import solved_problems, tells_apart
 
     for path, prompt in [
         ("prompt", run.prompt),
         *(("evaluation.start_prompts", p) for p in run.evaluation.start_prompts),
     ]:
-        if prompt.style == "question" and at_hand(run.task) and not _tells_apart(run.task):
+        if prompt.style == "question" and at_hand(run.task) and not tells_apart(run.task, "train"):
             yield f"{path}.style: question given, but a prompt of {run.task.name} is its question, so it could not act"
         tasks = [run.task, *run.evaluation.also.values()] if path == "prompt" else [run.task]
         for task in [task for task in tasks if prompt.shots and at_hand(task)]:
@@ -45,17 +45,6 @@ def prompt_mistakes(run: Run) -> Iterator[str]:
                 solved_problems(task, prompt.shots + 1)
             except ValueError as error:
                 yield f"{path}.shots: {error}"
-
-
-def _tells_apart(task: Task) -> bool:
-    """Whether the task's prompts are more than its questions; judged by the first training problem."""
-    from bench.problems import load_problems
-
-    try:
-        (problem,) = load_problems(task, "train", 0, 1)
-    except ValueError:
-        return True  # what is wrong with the data is said elsewhere
-    return problem.question is not None and problem.question != problem.prompt
 
 
 def at_hand(task: Task) -> bool:

@@ -160,7 +160,9 @@ class Validation(Section):
 
 
 def _task_by_name(value: object) -> object:
-    """A task from `{name: ..., its knobs}`: the file of that name says which knobs there are."""
+    """A task from its name or `{name: ..., its knobs}`: the file of that name says which knobs there are."""
+    if isinstance(value, str):
+        value = {"name": value}
     if not isinstance(value, Mapping):
         return value
     knobs = dict(cast(Mapping[str, Any], value))

@@ -3,8 +3,9 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from bench.dialect import ConfigError
 from bench.evaluation import Estimates, read_estimates
 from bench.evaluation.driver import Plan
 from bench.evaluation.resumable import Place, evaluate_once, evaluation_key, read_manifest
-from bench.generate import ContextTooSmall, sample
+from bench.generate import ContextTooSmall, check_context, sample
 from bench.loading import load_run, parse_overrides
 from bench.models import LanguageModel, ModelUnavailable, load_folder, load_pretrained
-from bench.problems import num_problems
+from bench.problems import load_problems, num_problems
+from bench.prompting import encode_prompts, prompt_texts, tells_apart
 from tasks.parts.problem import Split, Task
 
 
@@ -67,9 +69,8 @@ class Answer:
 class Opened:
     """The model with everything that the request leaves to it."""
 
-    model: LanguageModel
-    weights: str
-    """Digest of the weights, so that results of another model are never taken for its own."""
+    load: Callable[[], LanguageModel]
+    """Loads it, which takes long, so that mistakes are told before."""
     tasks: Sequence[Task]
     prompt: Prompt
     values: Mapping[str, Any]
@@ -102,14 +103,25 @@ def evaluate_target(request: Request) -> list[Answer]:
     plans: list[tuple[Task, Plan]] = []
     for task, prompt, temperature in itertools.product(opened.tasks, prompts or [opened.prompt], temperatures):
         _check_size(task, request.split, values["problems"])
+        if prompt.style == "question" and not tells_apart(task, request.split):
+            raise ConfigError([f"--prompt: question given, but a prompt of {task.name} is its question"])
         numbers = {**values, "temperature": temperature}
         plans.append((task, Plan(split=request.split, seed=seed, purpose="bench evaluate", prompt=prompt, **numbers)))
     try:
-        return [_evaluated(request, opened, task, plan, ks) for task, plan in plans]
+        for task, plan in plans:
+            prompt_texts(task, load_problems(task, plan.split, 0, plan.problems), plan.prompt)
+        model = opened.load()
+        for task, plan in plans:  # all of them before the first, which may take hours
+            problems = load_problems(task, plan.split, 0, plan.problems)
+            check_context(model, encode_prompts(model, task, problems, plan.prompt), plan.max_completion_tokens)
+        weights = weights_digest(model.network)
+        return [_evaluated(request, opened.home, model, weights, task, plan, ks) for task, plan in plans]
     except ContextTooSmall as error:
         raise ConfigError([str(error).replace("rollout.max_completion_tokens", "--max-tokens")]) from None
+    except ModelUnavailable as error:
+        raise ConfigError([str(error)]) from None
     except ValueError as error:
-        raise error if isinstance(error, ConfigError) else ConfigError([str(error)]) from None
+        raise error if isinstance(error, ConfigError) else ConfigError([_as_option(str(error))]) from None
 
 
 def table(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
@@ -136,20 +148,27 @@ def _check_size(task: Task, split: Split, problems: int) -> None:
     try:
         available = num_problems(task, split)
     except ValueError as error:
-        raise ConfigError([str(error)]) from None
+        raise ConfigError([_as_option(str(error))]) from None
     if available is not None and problems > available:
         raise ConfigError([f"--problems: {problems} given, the {split} split of {task.name} has {available}"])
 
 
-def _evaluated(request: Request, opened: Opened, task: Task, plan: Plan, ks: Sequence[int]) -> Answer:
-    key = evaluation_key(opened.model, opened.weights, task, plan)
-    folder, name = request.out or opened.home, _name(task, plan)
+def _as_option(line: str) -> str:
+    """A message about a run's knobs in the words of this command."""
+    return line.replace("as task.path", "as --data").replace("prompt.shots:", "--prompt few_shot:")
+
+
+def _evaluated(
+    request: Request, home: Path, model: LanguageModel, weights: str, task: Task, plan: Plan, ks: Sequence[int]
+) -> Answer:
+    key = evaluation_key(model, weights, task, plan)
+    folder, name = request.out or home, _name(task, plan)
     lying = read_manifest(Place(folder, name, folder))
     if lying is not None and lying.get("key") != key:
         name = f"{name}-{key[:6]}"  # another model's, or made by another version of the task: both are kept
     place, label = Place(folder, name, folder), f"evaluating {request.target} on {task.name}"
-    about = {"model": request.target, "weights_sha256": opened.weights}
-    manifest, was_there = evaluate_once(place, key, opened.model, task, plan, ks, sample, about, label)
+    about = {"model": request.target, "weights_sha256": weights}
+    manifest, was_there = evaluate_once(place, key, model, task, plan, ks, sample, about, label)
     return Answer(folder, name, read_estimates(folder / f"{name}.estimates.parquet"), manifest, was_there)
 
 
@@ -193,8 +212,8 @@ def _opened_run(request: Request, folder: Path) -> Opened:
         run.task if as_trained and name == run.task.name else _task(name, request)
         for name in request.tasks or [run.task.name]
     ]
-    model = load_folder(final, prompt_format)
-    return Opened(model, weights_digest(model.network), tasks, run.prompt, _chosen(request, own), folder / "eval")
+    load = partial(load_folder, final, prompt_format)
+    return Opened(load, tasks, run.prompt, _chosen(request, own), folder / "eval")
 
 
 def _opened_model(request: Request) -> Opened:
@@ -211,12 +230,8 @@ def _opened_model(request: Request) -> Opened:
     if local is not None and not local.exists():
         raise ConfigError([f"{request.target}: there is no such run or model folder"])
     home = Path("evaluations") / request.target.strip("./~").replace("/", "--")
-    try:
-        model = load_pretrained(config)
-    except ModelUnavailable as error:
-        raise ConfigError([str(error)]) from error
     values = _chosen(request, {**_DEFAULTS, "temperature": 1.0})
-    return Opened(model, weights_digest(model.network), tasks, Prompt(), values, home)
+    return Opened(partial(load_pretrained, config), tasks, Prompt(), values, home)
 
 
 def _chosen(request: Request, otherwise: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,6 +63,18 @@ class Generator(Protocol):
         ...
 
 
+def check_context(model: LanguageModel, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+    """Raises ContextTooSmall unless the longest prompt and `max_tokens` more fit the model's positions."""
+    longest = max(map(len, prompts))
+    if model.context is not None and longest + max_tokens > model.context:
+        room = model.context - longest
+        advice = f"must be at most {room}" if room > 0 else "a shorter prompt or a longer context is needed"
+        raise ContextTooSmall(
+            f"rollout.max_completion_tokens: {max_tokens} given, but the model has {model.context} positions and a "
+            f"prompt takes {longest}; {advice}"
+        )
+
+
 def sample(
     model: LanguageModel,
     prompts: Sequence[Sequence[int]],
@@ -77,12 +89,8 @@ def sample(
     Raises:
         ContextTooSmall: the longest prompt and `max_tokens` more do not fit the model's positions.
     """
+    check_context(model, prompts, max_tokens)
     longest = max(map(len, prompts))
-    if model.context is not None and longest + max_tokens > model.context:
-        raise ContextTooSmall(
-            f"rollout.max_completion_tokens: {max_tokens} given, but the model has {model.context} positions and a "
-            f"prompt takes {longest}; must be at most {max(model.context - longest, 0)}"
-        )
     rows = max(1, min(_MOST_ROWS, _ROW_BYTES // _bytes_per_row(model, longest + max_tokens)))
     group = len(keys[0])
     flat = [(p, key) for p, own in enumerate(keys) for key in own]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bench.config import Prompt
 from bench.overlap import question_words
 from bench.problems import load_problems, num_problems
-from tasks.parts.problem import Problem, Task
+from tasks.parts.problem import Problem, Split, Task
 from tasks.parts.prompts import NEXT_QUESTION, render
 
 if TYPE_CHECKING:
@@ -78,3 +78,12 @@ def solved_problems(task: Task, count: int) -> list[Problem]:
             f"prompt.shots: {count - 1} given, but {task.name} has {len(solved)} solved training problems to show"
         )
     return list(solved.values())[:count]
+
+
+def tells_apart(task: Task, split: Split) -> bool:
+    """Whether the task's prompts are more than its questions; judged by the first problem of the split."""
+    try:
+        (problem,) = load_problems(task, split, 0, 1)
+    except ValueError:
+        return True  # what is wrong with the data is said elsewhere
+    return problem.question is not None and problem.question != problem.prompt

@@ -50,7 +50,8 @@ def print_plan(console: Console, sweep: Sweep, jobs: int, command: str) -> None:
     strays = ledger.strays(sweep)
     if strays:
         say(console, f"also in {sweep.directory}, not asked for by this specification: {', '.join(strays)}", "yellow")
-    say(console, f"start it with: {command}")
+    if todo:
+        say(console, f"start it with: {command}")
 
 
 def _completions(run: Run) -> int:
