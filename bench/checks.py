@@ -9,7 +9,7 @@ from bench.catalog import nearest
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_objective import dead_knob, objective_mistakes
 from bench.checks_reward import reward_mistakes
-from bench.config import PretrainedModel, Run, TinyModel, data_files, local_path
+from bench.config import PretrainedModel, Prompt, Run, TinyModel, data_files, local_path
 from bench.refusals import no_critic
 from bench.tracking import uri_mistake
 from tasks.parts.problem import DatasetTask, ProceduralTask, Split, Task
@@ -91,19 +91,31 @@ def _context(run: Run) -> Iterator[str]:
     budget, positions = run.rollout.max_completion_tokens, _positions(run)
     if positions is None:
         return
-    longest = 1
-    if isinstance(run.task, ProceduralTask) and isinstance(run.model, TinyModel):
-        # The tokenizer of a tiny model makes one token of each character.
-        from bench.prompting import prompt_texts
-
-        problems = [run.task.generate("train", index) for index in range(_PROMPTS_LOOKED_AT)]
-        longest = max(map(len, prompt_texts(run.task, problems, run.prompt)))
+    longest = max([1, *_prompt_lengths(run)])
     if longest + budget > positions:
         fix = f"must be at most {positions - longest}, or " if positions > longest else ""
         yield (
             f"rollout.max_completion_tokens: {budget} given, but the model has {positions} positions and a prompt "
             f"takes {longest}; {fix}the model must have at least {longest + budget}"
         )
+
+
+def _prompt_lengths(run: Run) -> Iterator[int]:
+    """Lengths of the first prompts of every kind that a tiny model is given, whose tokens are characters."""
+    if not isinstance(run.model, TinyModel):
+        return
+    from bench.prompting import prompt_texts
+
+    others: list[tuple[Task, Prompt]] = [(run.task, prompt) for prompt in run.evaluation.start_prompts]
+    others.extend((task, run.prompt) for task in run.evaluation.also.values())
+    asked: list[tuple[Task, Prompt, Split]] = [(run.task, run.prompt, "train")]
+    asked.extend((task, prompt, "test") for task, prompt in others)
+    for task, prompt, split in asked:
+        if isinstance(task, ProceduralTask):
+            there = task.num_problems(split)
+            count = min(_PROMPTS_LOOKED_AT, _PROMPTS_LOOKED_AT if there is None else there)
+            problems = [task.generate(split, index) for index in range(count)]
+            yield from map(len, prompt_texts(task, problems, prompt))
 
 
 def _positions(run: Run) -> int | None:

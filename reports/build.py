@@ -2,16 +2,17 @@
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import reports
-from bench.store import read_sweep, write_bytes, write_text
+from bench.store import RunRecord, read_sweep, write_bytes, write_text
 from reports.overview import brief_table
 from reports.parts.arms import arms_of, by_task
 from reports.parts.figure import Figure, save
-from reports.parts.page import html, markdown
+from reports.parts.page import Page, html, markdown
 from reports.parts.table import Table, to_csv, to_text
 
 
@@ -34,7 +35,7 @@ def build(sweep_dir: Path, out: Path | None = None) -> BuiltReport:
     """
     runs = read_sweep(sweep_dir)
     out = sweep_dir / "report" if out is None else out
-    pages = [module.render(runs) for module in report_modules()]
+    pages = pages_of(runs)
     drawings: dict[str, bytes] = {}
     paths: list[Path] = []
     for block in (block for page in pages for block in page.blocks):
@@ -51,6 +52,12 @@ def build(sweep_dir: Path, out: Path | None = None) -> BuiltReport:
     write_text(out / "index.html", html(title, pages, drawings))
     summary = [f"{task}\n{to_text(brief_table(task, arms))}" for task, arms in by_task(arms_of(runs)).items()]
     return BuiltReport((out / "index.html", out / "report.md", *paths), "\n\n".join(summary))
+
+
+def pages_of(runs: Sequence[RunRecord]) -> list[Page]:
+    """The pages of the report in order, without those that have nothing to say."""
+    pages = [module.render(runs) for module in report_modules()]
+    return [page for page in pages if page.blocks]
 
 
 def report_modules() -> list[Any]:

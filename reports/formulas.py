@@ -19,6 +19,8 @@ def render(runs: Sequence[RunRecord]) -> Page:
     tables: dict[str, Table] = {}
     for arm in arms_of(runs):
         table = _formula_table(arm)
+        if table and tables.get(table.name, table).rows != table.rows:  # a label is unique within one task only
+            table = _formula_table(arm, f"{arm.label} on {arm.task}")
         if table:
             tables.setdefault(table.name, table)
         else:
@@ -26,8 +28,9 @@ def render(runs: Sequence[RunRecord]) -> Page:
     return Page("formulas", "Formulas", (*blocks, *tables.values()))
 
 
-def _formula_table(arm: Arm) -> Table | None:
-    """The formula of an arm; None where none of its runs wrote one."""
+def _formula_table(arm: Arm, name: str = "") -> Table | None:
+    """The formula of an arm, by default under its label; None where none of its runs wrote one."""
+    name = name or arm.label
     formula = next((run.formula for run in arm.runs if run.formula), None)
     if formula is None:
         return None
@@ -42,9 +45,9 @@ def _formula_table(arm: Arm) -> Table | None:
             {"axis": axis, "formula": line, "source": sources.get(axis, ""), "source_of_knobs": "; ".join(knobs)}
         )
     title = str(formula["title"]).rstrip(".")
-    caption = f"{title}." if arm.label in title else f"{arm.label}. {title}."
+    caption = f"{title}." if name in title else f"{name}. {title}."
     columns = ("Axis", "In force", "Source")
-    return Table(f"formula_{slug(arm.label)}", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
+    return Table(f"formula_{slug(name)}", caption, columns, tuple(rows), tuple(records), num_text_columns=3)
 
 
 def objective_tables(runs: Sequence[RunRecord]) -> list[Table]:

@@ -7,7 +7,7 @@ from typing import Any
 from bench.statistics import Interval
 from bench.store import RunRecord
 from reports.parts.alarms import alarm_blocks
-from reports.parts.arms import Arm, arms_of
+from reports.parts.arms import Arm, arms_of, numbered
 from reports.parts.cards import decoding
 from reports.parts.checks import commits_of, warnings_of
 from reports.parts.page import Block, Notes, Page, Text, sections, sentences, slug
@@ -72,6 +72,7 @@ def brief_table(task: str, arms: Sequence[Arm]) -> Table:
     caption = sentences(
         "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds, and for the change the 95 % "
         "interval over problems (these checkpoints).",
+        numbered(arms),
         cautions(intervals),
         protocol(arms),
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +13,7 @@ from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
 from reports.parts.claims import claims_table
 from reports.parts.curve_table import change_band, curves_table
-from reports.parts.figure import START, Figure, Style, canvas, empty, legend_below, line_of, log2_axis, styles
+from reports.parts.figure import START, Figure, Style, canvas, empty, legend_below, line_of, log2_axis, styles, wrapped
 from reports.parts.page import Block, Page, Text, sections, sentences, slug
 from reports.parts.scores import (
     NAMES,
@@ -78,7 +77,7 @@ def _draw_levels(arms: Sequence[Arm], ks: Sequence[int], looks: Mapping[str, Sty
     drawn = canvas(max(2.04 * columns, 4.0), 2.3 * rows + 0.5)
     grid = drawn.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes, arm in zip(grid.flat, arms, strict=False):
-        axes.set_title(fill(arm.label.replace("=", "= "), 24).replace("= ", "="))
+        axes.set_title(wrapped(arm.label, 24))
         log2_axis(axes, ks)
         axes.tick_params(labelbottom=True)
         for start in starts_of([arm]).values():

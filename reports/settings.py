@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of, settings_of
-from reports.parts.page import Page, sections, slug
+from reports.parts.page import Block, Notes, Page, sections, slug
 from reports.parts.table import Table, cells
 
 position = 70
@@ -15,7 +15,13 @@ ELSEWHERE = ("algorithm", "objective.")
 
 def render(runs: Sequence[RunRecord]) -> Page:
     """A table for each task: the settings that differ first, then those that all arms share."""
-    return Page("settings", "Settings", sections(arms_of(runs), lambda task, arms: [_table(task, arms)]))
+    return Page("settings", "Settings", sections(arms_of(runs), _of_task))
+
+
+def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
+    """Before the table what a variant with a number is: its settings had no room in its label."""
+    unsaid = tuple(dict.fromkeys(line for arm in arms for line in arm.unsaid))
+    return [*([Notes(unsaid)] if unsaid else []), _table(task, arms)]
 
 
 def _table(task: str, arms: Sequence[Arm]) -> Table:

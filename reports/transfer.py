@@ -6,7 +6,7 @@ from bench.statistics import accuracy_interval
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
 from reports.parts.cards import ENDED, also_of, by_model, ended, prompts_of
-from reports.parts.page import Block, Page, Text, sections, sentences, slug
+from reports.parts.page import Block, Page, sections, sentences, slug
 from reports.parts.results import gain_cell, seeds_cell
 from reports.parts.scores import (
     NAMES,
@@ -26,7 +26,7 @@ position = 28
 
 
 def render(runs: Sequence[RunRecord]) -> Page:
-    """For each task, a table of the other tasks and one of the other prompts, where there are any."""
+    """For each task, a table of the other tasks and one of the other prompts; no block where there are none."""
     return Page("transfer", "Transfer", sections(arms_of(runs), _of_task))
 
 
@@ -36,7 +36,7 @@ def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
         blocks.append(_transfer_table(task, arms))
     if prompts_of(arms):
         blocks.append(_prompt_table(task, arms))
-    return blocks or [Text("Evaluated on the task of the training, under the prompt of the training, and no other.")]
+    return blocks
 
 
 def _transfer_table(task: str, arms: Sequence[Arm]) -> Table:

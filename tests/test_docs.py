@@ -10,6 +10,7 @@ import pytest
 
 from algorithms.axes.knobs import kind_of, knobs_of
 from bench import catalog
+from bench.loading import load_run
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,12 @@ def test_the_printed_results_are_the_stored_ones(root: Path) -> None:
     assert len(stored) == 6
     for record in stored:
         assert f"{float(record['mean']):.3f}" in "|".join(rows[record["arm"]]), record["arm"]
+
+
+def test_the_example_run_is_valid(root: Path) -> None:
+    """What the README tells a newcomer to run, its comments' alternatives included."""
+    path = root / "docs/run.yaml"
+    assert load_run(path).algorithm == "grpo"
+    load_run(path, ["algorithm=dapo", "seed=1", "objective.surrogate.high=0.3"])
+    load_run(path, ["evaluation.start_prompts=[{style: few_shot, shots: 2}]"])
+    load_run(path, ["reward.noise.false_positive=0.2", "reward.noise.false_negative=0.2"])

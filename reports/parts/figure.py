@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -25,6 +26,9 @@ START = {"color": "#4d4d4d", "label": "Starting model"}
 # Tol's muted and light schemes: parts of a whole, never an algorithm.
 PARTS = ("#332288", "#88CCEE", "#44AA99", "#DDCC77", "#CC6677", "#AA4499", "#999933", "#882255", "#BBBBBB")
 HATCHES = ("", "///", "", "\\\\\\", "", "...", "", "xxx", "")
+
+LINE = 36
+"""Characters in a line of a legend or beside a bar."""
 
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -116,10 +120,24 @@ def canvas(width: float, height: float) -> Canvas:
 
 
 def legend_below(on: Canvas, handles: Sequence[Any]) -> None:
-    """One legend for all panels, under them, in as many columns as there is room for."""
-    widest = 0.75 + 0.075 * max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(len(handles), int(on.get_figwidth() / widest)))
+    """One legend for all panels, under them, in as many columns as there is room for.
+
+    Long labels run over several lines, and the canvas grows by what the legend needs beyond two, not the panels shrink.
+    """
+    width, height = on.get_size_inches()
+    for handle in handles:
+        handle.set_label(wrapped(str(handle.get_label()), min(LINE, int((width - 0.75) / 0.075))))
+    lines = [str(handle.get_label()).split("\n") for handle in handles]
+    widest = 0.75 + 0.075 * max(len(line) for label in lines for line in label)
+    columns = max(1, min(len(handles), int(width / widest)))
+    num_lines = -(-len(handles) // columns) * max(map(len, lines))
+    on.set_size_inches(width, height + 0.19 * max(0, num_lines - 2))
     on.legend(handles=list(handles), loc="outside lower center", ncols=columns, handlelength=2.8)
+
+
+def wrapped(label: str, width: int) -> str:
+    """A label in lines of at most `width` characters, broken also after an equals sign."""
+    return fill(label.replace("=", "= "), width).replace("= ", "=")
 
 
 def line_of(style: Style, label: str, marker: bool = True) -> Line2D:
@@ -155,7 +173,9 @@ def stacked_bars(
     """
     present = list(dict.fromkeys(part for bar in bars.values() if bar for part in bar))
     parts = [*(part for part in order if part in present), *(part for part in present if part not in order)]
-    drawn = canvas(10.2, 0.42 * len(bars) + 1.2 + 0.25 * -(-len(parts) // 6))
+    names = [wrapped(name, LINE) for name in bars]
+    lines = max((name.count("\n") + 1 for name in names), default=1)
+    drawn = canvas(10.2, max(0.42, 0.17 * lines) * len(bars) + 1.2 + 0.25 * -(-len(parts) // 6))
     axes = drawn.subplots()
     longest = max((sum(bar.values()) for bar in bars.values() if bar), default=0.0) or 1.0
     looks = {part: _fill(index) for index, part in enumerate(parts)}
@@ -166,7 +186,7 @@ def stacked_bars(
             axes.barh(row, size, left=left, height=0.62, **looks[part])
             left += size
         axes.text(left + 0.01 * longest, row, notes[name] if bar else "n/a", va="center", color="#444444", fontsize=8)
-    axes.set_yticks(range(len(bars)), list(bars))
+    axes.set_yticks(range(len(bars)), names)
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xlim(0, 1.22 * longest)  # room for the notes
     axes.grid(visible=False, axis="y")

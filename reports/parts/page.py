@@ -1,6 +1,7 @@
 """A page is what one report has to say: paragraphs, tables and figures, in Markdown and in one offline HTML file."""
 
 import base64
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ import jinja2
 from reports.parts.arms import Arm, by_task
 from reports.parts.figure import Figure
 from reports.parts.table import Table, escape_markdown, to_markdown
+
+LONGEST_NAME = 80
+"""Characters of a slug: a file's name has 255 bytes at most, of which others want some."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ def sections(arms: Sequence[Arm], of_task: Callable[[str, list[Arm]], Sequence[B
     tasks = by_task(arms)
     blocks: list[Block] = []
     for task, members in tasks.items():
-        blocks += [*([Heading(task)] if len(tasks) > 1 else []), *of_task(task, members)]
+        own = of_task(task, members)
+        blocks += [*([Heading(task)] if own and len(tasks) > 1 else []), *own]
     return tuple(blocks)
 
 
@@ -113,5 +118,13 @@ def _numbers(pages: Sequence[Page]) -> dict[str, str]:
 
 
 def slug(text: str) -> str:
-    """A name for files: lower-case letters, digits and underscores."""
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    """A name for files: lower-case letters, digits and underscores, at most 80 of them.
+
+    Where more than punctuation is lost, by the cut or because a letter is foreign, a hash keeps different texts apart.
+    """
+    signed = re.sub(r"(?<![\w-])-(?=[\d.])", "minus ", text.lower())  # -0.2 and 0.2 are not the same setting
+    name = re.sub(r"[^a-z0-9]+", "_", signed).strip("_")
+    if len(name) <= LONGEST_NAME and text.isascii():
+        return name
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_NAME - len(digest) - 1]}_{digest}".strip("_")

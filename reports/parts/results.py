@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.statistics import Interval, accuracy_interval
-from reports.parts.arms import Arm
+from reports.parts.arms import Arm, numbered
 from reports.parts.cards import ENDED, SAMPLED, Card, by_model, ended, mean, sampled, timeouts
 from reports.parts.critic import critic_note
 from reports.parts.page import sentences, slug
@@ -56,6 +56,7 @@ def score_table(task: str, arms: Sequence[Arm]) -> Table:
         "new problems), clustered by problem. Cut at 0 and 1. Only finished runs enter a mean; Seeds says how many of "
         "how many. Last column: shares of the samples, and responses on which the grader timed out.",
         cautions(intervals),
+        numbered(arms),
         critic_note(arms),
         protocol(arms),
     )

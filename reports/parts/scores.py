@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -20,6 +21,8 @@ TIES: dict[Ties, str] = {"random": "ties at random", "pessimistic": "ties are wr
 MISSING: dict[Missing, str] = {"abstain": "has no vote", "vote": "votes for none", "drop": "is drawn again"}
 MARK = "*"
 """Beside an interval that covers less than it promises, or in place of one that nothing tells."""
+NUMBERS = r"\d+( problems?)?"
+"""What cautions of one kind differ in."""
 ESTIMANDS = ("problems", "crossed")
 NAMES: dict[Measure, str] = {"pass": "Pass", "maj": "Maj"}
 
@@ -128,10 +131,13 @@ def cautions(intervals: Iterable[Interval | Band | None], mark: str = f" ({MARK}
     Args: mark, how a reader finds the intervals in question.
     """
     found: dict[str, str] = {}
-    for text in {text for one in intervals if one and one.caution for text in one.caution.split("; ")}:
-        kind = re.sub(r"\d+( problems?)?", "", text)
+    texts = {text for one in intervals if one and one.caution for text in one.caution.split("; ")}
+    kinds = Counter(re.sub(NUMBERS, "", text) for text in texts)
+    for text in texts:
+        kind = re.sub(NUMBERS, "", text)
         found[kind] = min(text, found.get(kind, text), key=lambda words: [int(n) for n in re.findall(r"\d+", words)])
-    return f"Caution{mark}: {'; '.join(found[kind] for kind in sorted(found))}." if found else ""
+    said = [found[kind].replace(" on about ", " on as few as ") if kinds[kind] > 1 else found[kind] for kind in found]
+    return f"Caution{mark}: {'; '.join(sorted(said))}." if said else ""
 
 
 def new_seeds(arms: Sequence[Arm]) -> str:

@@ -46,9 +46,10 @@ def test_further_evaluations_leave_training_and_the_own_evaluation_alone(tiny_ru
 def test_they_enter_the_identity_of_the_run(tiny_run: MakeRun) -> None:
     plain = tiny_run("grpo")
     assert tiny_run("grpo", **{"evaluation.also": {"harder": HARDER}}).id != plain.id
-    assert tiny_run("grpo", **{"evaluation.start_prompts": BARE}).id != plain.id
+    roomy = tiny_run("grpo", **ROOM)
+    assert tiny_run("grpo", **ROOM, **{"evaluation.start_prompts": BARE}).id != roomy.id
     assert build_run(plain.dump()).id == plain.id
-    full = tiny_run("grpo", **{"evaluation.also": {"harder": HARDER}, "evaluation.start_prompts": BARE})
+    full = tiny_run("grpo", **ROOM, **{"evaluation.also": {"harder": HARDER}, "evaluation.start_prompts": BARE})
     assert build_run(full.dump()).id == full.id
 
 
@@ -62,6 +63,11 @@ def test_they_enter_the_identity_of_the_run(tiny_run: MakeRun) -> None:
         ({"prompt.style": "few_shot"}, "prompt: shots is 0, must be at least 1"),
         ({"prompt.shots": 2}, "prompt: shots is 2"),
         ({"prompt.style": "question"}, "prompt.style: question given"),
+        ({"evaluation.start_prompts": BARE}, "rollout.max_completion_tokens: 4 given"),
+        (
+            {"evaluation.also": {"long": {"name": "chain_sum", "num_terms": 16}}},
+            "rollout.max_completion_tokens: 4 given",
+        ),
         ({"evaluation.start_prompts": [{"style": "question"}]}, "evaluation.start_prompts.style: question given"),
         ({"evaluation.also": {"same": {"name": "chain_sum", "num_terms": 2, "num_digits": 1}}}, "the run's own task"),
         ({"prompt.style": "few_shot", "prompt.shots": 1}, "rollout.max_completion_tokens: 4 given"),

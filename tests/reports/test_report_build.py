@@ -21,7 +21,7 @@ from reports.parts.table import Table, to_csv
 def test_another_process_writes_the_same_bytes(sweep: Path, built: Path):
     """Without this, a set's order, a time or a random id would make every rebuilt report a change."""
     runs = store.read_sweep(sweep)
-    pages = [module.render(runs) for module in build.report_modules()]
+    pages = build.pages_of(runs)
     assert markdown("Sweep quickstart", pages) == (built / "report.md").read_text()
     for block in (block for page in pages for block in page.blocks):
         if isinstance(block, Table):

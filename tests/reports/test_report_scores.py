@@ -173,10 +173,10 @@ def test_cautions_are_said_once_with_the_worst_number():
     plain = t_interval([0.1, 0.2])
     texts = ("rests on about 12 problems", "rests on about 3 problems", "two seeds")
     marked = [replace(plain, caution=text) for text in texts]
-    assert cautions([plain, None, *marked]) == "Caution (*): rests on about 3 problems; two seeds."
+    assert cautions([plain, None, *marked]) == "Caution (*): rests on as few as 3 problems; two seeds."
     assert cautions([plain]) == ""
     one = replace(plain, caution="rests on about 1 problem; two seeds")
-    assert cautions([one, *marked]) == "Caution (*): rests on about 1 problem; two seeds."
+    assert cautions([one, *marked]) == "Caution (*): rests on as few as 1 problem; two seeds."
     assert bracket(t_interval([0.1, 0.1])) == "n/a*"
     assert bracket(t_interval([0.1])) == "n/a"
     assert [bracket(one) for one in (plain, marked[0])] == ["[-0.485, 0.785]", "[-0.485, 0.785]*"]
