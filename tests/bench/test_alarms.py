@@ -80,6 +80,7 @@ def test_a_watch_tells_of_each_alarm_once() -> None:
     assert watch.alarms["many_truncated"].count == 2
 
 
+@pytest.mark.slow
 def test_a_run_prints_an_alarm_once_and_keeps_it(
     tiny_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_tokens_with_the_highest_entropy_are_trained_on(updates: int, tiny_r
     assert records[0]["ratio/max"] == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_cut_completion_goes_on_with_the_critics_value(tiny_run: MakeRun, tmp_path: Path) -> None:
     """Budget of two tokens: most completions are cut. With gamma = lambda = 1 the targets of a cut one are R + V'."""
     knobs = {"objective.advantage.truncation_bootstrap": True, "rollout.max_completion_tokens": 2}

@@ -1,6 +1,5 @@
 """What was spent, on counters written by hand."""
 
-import csv
 from pathlib import Path
 
 from bench import store
@@ -38,10 +37,3 @@ def test_seeds_that_differ_show_their_range(tmp_path: Path, make_run) -> None:
     shown = dict(zip(table.columns, map(str, table.rows[0]), strict=True))
     assert (shown["Updates"], shown["Tokens generated"], shown["Prompts sampled"]) == ("60", "800 700 to 900", "n/a")
     assert "Equal updates are not equal samples" in table.caption
-
-
-def test_both_tables_are_in_the_report(built: Path) -> None:
-    for name in ("budget", "comparison"):
-        (path,) = (built / "tables").glob(f"{name}_*.csv")
-        with path.open() as file:
-            assert list(csv.DictReader(file))

@@ -122,3 +122,10 @@ def test_a_report_that_cannot_be_written_says_where(sweep: Path, tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot write .*file/report/tables"):
         build.build(sweep, tmp_path / "file" / "report")
+
+
+def test_budget_and_comparison_are_in_the_report(built: Path) -> None:
+    for name in ("budget", "comparison"):
+        (path,) = (built / "tables").glob(f"{name}_*.csv")
+        with path.open() as file:
+            assert list(csv.DictReader(file))

@@ -20,6 +20,7 @@ def captions(sweep: Path) -> list[str]:
     return [block.caption for block in blocks if "new training seeds" in getattr(block, "caption", "")]
 
 
+@pytest.mark.slow
 def test_seeds_of_one_starting_model_are_said_to_be(tmp_path: Path, make_run) -> None:
     paths = [make_run(tmp_path, algorithm, seed) for algorithm in ("dapo", "grpo") for seed in (0, 1)]
     assert len(captions(tmp_path)) == 6

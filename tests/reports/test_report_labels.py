@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench import store
 from reports import build, settings
 from reports.parts.arms import arms_of
@@ -42,6 +44,7 @@ def test_a_component_that_one_side_lacks_goes_by_its_kind(tmp_path: Path, bare_r
     assert labels(tmp_path) == ["grpo (penalty=k1)", "grpo (penalty=k3)", "grpo (penalty=none)"]
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_many_ways_have_a_whole_report(tmp_path: Path, make_run) -> None:
     """Labels of hundreds of characters took the figures' axes away and were too long for a file's name."""
     sweep = tmp_path / "single"
@@ -79,6 +82,7 @@ def test_labels_that_print_alike_are_told_apart(tmp_path: Path, bare_run) -> Non
     assert labels(tmp_path) == ["grpo (variant 1)", "grpo (variant 2)"]
 
 
+@pytest.mark.slow
 def test_long_labels_leave_the_axes_their_size(tmp_path: Path, make_run) -> None:
     for seed in range(6):
         change(make_run(tmp_path, "grpo", seed, samples=16), optimizer={"an_option_of_some_length": f"{seed:015}"})
