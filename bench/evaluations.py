@@ -105,8 +105,10 @@ def write_overlap(run: Run, path: Path) -> None:
 
 def _start_evaluation(run: Run, start: Start, one: Wanted) -> Path:
     config = {name: value for name, value in run.dump()["evaluation"].items() if name not in ("also", "start_prompts")}
-    content = {**start_content(run), **task_content(one.task), "prompt": one.prompt.model_dump(mode="json")}
-    content |= {"evaluation": config, "max_completion_tokens": run.rollout.max_completion_tokens}
+    # The start has a task too, that of its warm start, which another task to evaluate on must not hide.
+    content: dict[str, Any] = {"start": start_content(run), "on": task_content(one.task)}
+    content |= {"prompt": one.prompt.model_dump(mode="json"), "evaluation": config}
+    content["max_completion_tokens"] = run.rollout.max_completion_tokens
 
     def make(folder: Path) -> dict[str, Any]:
         torch.set_num_threads(run.threads if run.warm_start is None else run.warm_start.threads)

@@ -9,9 +9,10 @@ import pytest
 from bench.config import Run
 from bench.dialect import ConfigError
 from bench.evaluation import read_estimates
-from bench.evaluations import FILES
+from bench.evaluations import FILES, start_evaluations
 from bench.generate import sample
 from bench.loading import build_run
+from bench.prepare import starting_model
 from bench.train import execute
 
 MakeRun = Callable[..., Run]
@@ -108,3 +109,14 @@ def test_another_version_of_the_verifier_is_another_run(tiny_run: MakeRun, monke
     before = plain.id
     monkeypatch.setattr("bench.config.VERSION", 10**6)
     assert plain.id != before
+
+
+def test_starts_of_two_warm_starts_are_not_taken_for_each_other(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """Two runs whose models were warmed up on different sums, evaluated on the same third task."""
+    shared = {"evaluation.also": {"third": {"name": "chain_sum", "num_terms": 4, "num_digits": 1}}, **ROOM}
+    cache = {"output.cache": str(tmp_path / "cache"), "warm_start.stop_at_pass_at_1": 0.01}
+    runs = [tiny_run("grpo", **shared, **cache, **{"task.num_terms": terms}) for terms in (2, 3)]
+    folders = [dict(start_evaluations(run, starting_model(run)))["start_third"] for run in runs]
+    assert folders[0] != folders[1]
+    digests = {json.loads((folder / "start.json").read_text())["weights_sha256"] for folder in folders}
+    assert len(digests) == 2
