@@ -1,6 +1,7 @@
 """What every test shares: shape checks on public functions, one thread, and the path of the public data."""
 
 import importlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -64,3 +65,16 @@ def shared_dir() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip(f"no public data: {folder}/data is not there (set BENCH_SHARED)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def shared_rows(shared_dir: Path) -> Callable[[str], list[dict[str, Any]]]:
+    """`shared_rows("data/gsm8k_test.jsonl")`: the objects of a file of that folder. Skips where it is not there."""
+
+    def read(name: str) -> list[dict[str, Any]]:
+        path = shared_dir / name
+        if not path.is_file():
+            pytest.skip(f"{path} is not there")
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+    return read

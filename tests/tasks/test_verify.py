@@ -1,19 +1,14 @@
 """The verifier: known cases with their verdicts, agreement with public labels, and no text that stalls it."""
 
-import json
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tasks.parts.verify import grade
 
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+SharedRows = Callable[[str], list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +34,8 @@ def test_verdicts(gold: str, completion: str, correct: bool):
     assert grade(completion, gold=gold, style="gsm8k").correct is correct
 
 
-def test_the_collected_cases(shared_dir: Path):
-    cases = [case for case in read_jsonl(shared_dir / "cases" / "verifier.jsonl") if case["task_style"] == "gsm8k"]
+def test_the_collected_cases(shared_rows: SharedRows):
+    cases = [case for case in shared_rows("cases/verifier.jsonl") if case["task_style"] == "gsm8k"]
     assert cases
     wrong = []
     for case in cases:
@@ -51,12 +46,12 @@ def test_the_collected_cases(shared_dir: Path):
     assert not wrong
 
 
-def test_agreement_with_the_public_labels_of_four_systems(shared_dir: Path):
+def test_agreement_with_the_public_labels_of_four_systems(shared_rows: SharedRows):
     """5276 completions of grade-school-math's example solutions, which end in "A: 540" and carry `is_correct`."""
     systems = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
     right = dict.fromkeys(systems, 0)
     disagreements = []
-    for row in read_jsonl(shared_dir / "data" / "gsm8k_example_model_solutions.jsonl"):
+    for row in shared_rows("data/gsm8k_example_model_solutions.jsonl"):
         gold = row["ground_truth"].rpartition("A: ")[2]
         for system in systems:
             label, solution = row[system]["is_correct"], row[system]["solution"]

@@ -1,12 +1,11 @@
 r"""Styles "math" and "mc": where answers are found, the verdict's other fields, real completions, and hostile text."""
 
-import json
 import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,7 @@ from tasks.parts.problem import Grade
 from tasks.parts.stated import boxed_answer, math_answer
 from tasks.parts.verify import Asked, equal, grade, grade_all
 
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+SharedRows = Callable[[str], list[dict[str, Any]]]
 
 
 def math_grade(completion: str, gold: str = "5", **options: Any) -> Grade:
@@ -29,8 +24,8 @@ def math_grade(completion: str, gold: str = "5", **options: Any) -> Grade:
 
 
 @pytest.mark.parametrize("style", ["math", "mc"])
-def test_the_collected_cases(shared_dir: Path, style: str):
-    cases = [case for case in read_jsonl(shared_dir / "cases" / "verifier.jsonl") if case["task_style"] == style]
+def test_the_collected_cases(shared_rows: SharedRows, style: str):
+    cases = [case for case in shared_rows("cases/verifier.jsonl") if case["task_style"] == style]
     assert cases
     wrong = []
     for case in cases:
@@ -233,19 +228,19 @@ def failing(rows: list[dict[str, Any]]) -> list[tuple[int, str]]:
     ]
 
 
-def test_every_gold_of_math_is_equal_to_itself_and_found_in_its_solution(shared_dir: Path):
-    assert failing(read_jsonl(shared_dir / "data" / "math_test_5000.jsonl")[::25]) == []
+def test_every_gold_of_math_is_equal_to_itself_and_found_in_its_solution(shared_rows: SharedRows):
+    assert failing(shared_rows("data/math_test_5000.jsonl")[::25]) == []
 
 
 @pytest.mark.slow
-def test_all_golds_of_math(shared_dir: Path):
-    assert failing(read_jsonl(shared_dir / "data" / "math_test_5000.jsonl")) == []
+def test_all_golds_of_math(shared_rows: SharedRows):
+    assert failing(shared_rows("data/math_test_5000.jsonl")) == []
 
 
 @pytest.mark.slow
-def test_different_golds_are_not_equal(shared_dir: Path):
+def test_different_golds_are_not_equal(shared_rows: SharedRows):
     """Of 20,000 pairs those that match have one key, but for a vector that is written as a point."""
-    golds = [boxed_answer(row["solution"])[0] or "" for row in read_jsonl(shared_dir / "data" / "math_test_5000.jsonl")]
+    golds = [boxed_answer(row["solution"])[0] or "" for row in shared_rows("data/math_test_5000.jsonl")]
     rng = random.Random(0)
     pairs = [(gold, other) for gold, other in (rng.sample(golds, 2) for _ in range(20_000)) if gold != other]
     grades = grade_all([Asked(rf"\boxed{{{other}}}", gold) for gold, other in pairs], style="math", limit_seconds=20)
@@ -255,9 +250,9 @@ def test_different_golds_are_not_equal(shared_dir: Path):
     assert odd == {("\\begin{pmatrix} 1 \\\\ 3 \\end{pmatrix}", "(1,3)")}
 
 
-def test_agreement_with_the_published_scores_of_800_completions(shared_dir: Path):
+def test_agreement_with_the_published_scores_of_800_completions(shared_rows: SharedRows):
     """Qwen2.5-Math's own scores; the one that differs writes 10000 where the gold is 10{,}000."""
-    rows = read_jsonl(shared_dir / "data" / "qwen_rm_maj_example_math_cot_100.jsonl")
+    rows = shared_rows("data/qwen_rm_maj_example_math_cot_100.jsonl")
     items = [Asked(code, row["gt"]) for row in rows for code in row["code"]]
     scores = [
         (row["idx"], row["gt"], prediction, score)
