@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
+from bench.config_compute import BuiltinEngine, Compute, Engine, Parallel
 from bench.config_reward import Reward
 from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
@@ -276,6 +277,9 @@ class Run(Section):
     threads: Threads = 1
     """CPU threads of the run; part of its identity, because they change the last bits of a sum."""
     device: Literal["cpu", "cuda"] = "cpu"
+    engine: Engine = BuiltinEngine()
+    parallel: Parallel = Parallel()
+    compute: Compute = Compute()
     output: Output = Output()
     tracking: Tracking = Tracking()
 

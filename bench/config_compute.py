@@ -1,0 +1,45 @@
+"""Knobs of how a run is computed: the engine that samples, the processes that share the work, and the precision."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bench.section import Count, Positive, Section
+
+
+class BuiltinEngine(Section):
+    """The suite's own sampler, in the training process, for any causal language model of transformers."""
+
+    kind: Literal["builtin"] = "builtin"
+
+
+class VllmEngine(Section):
+    """vLLM beside the trainer: in the same process on a CUDA device, in a child process on a CPU."""
+
+    kind: Literal["vllm"] = "vllm"
+    kv_cache_gib: Positive = 1.0
+    """Memory for keys and values, in GiB; a share of the machine's memory is never taken by itself."""
+    max_sequences: Count = 256
+    """Completions that are sampled side by side."""
+
+
+Engine = Annotated[BuiltinEngine | VllmEngine, Field(discriminator="kind")]
+
+
+class Parallel(Section):
+    """Processes that share one run."""
+
+    processes: Count = 1
+    """`bench run --processes N` and `accelerate launch` set it."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """`ddp` holds every model in every process; `fsdp` (FSDP2) shards weights, gradients and optimizer states."""
+
+
+class Compute(Section):
+    """Precision and memory of the training step."""
+
+    autocast: Literal["none", "bfloat16"] = "none"
+    """`bfloat16` multiplies matrices in bfloat16; weights, gradients, optimizer states and log-probabilities stay
+    float32."""
+    gradient_checkpointing: bool = False
+    """Keep each layer's input alone for the backward pass, and compute the rest again."""
