@@ -14,7 +14,7 @@ from bench.config import Run
 from bench.instruments import Instruments
 from bench.learner import Cast, microbatches
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, token_values
+from bench.policy import Sequences, reads_packed
 from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequences_of
 from bench.rollout_metrics import (
     credit_metrics,
@@ -100,7 +100,7 @@ class OnlineLearner:
     def _plan(self, collected: Collected, sequences: Sequences) -> list[Step]:
         """Minibatches of whole groups for every epoch, cut into microbatches."""
         config = self.run.rollout
-        size = config.group_size
+        size, packed = config.group_size, reads_packed(self.cast.policy.network)
         steps: list[Step] = []
         for epoch in range(config.epochs):
             order = generator(self.run.seed, "minibatches", self.cast.progress.update, epoch).permutation(
@@ -108,8 +108,11 @@ class OnlineLearner:
             )
             for own in torch.tensor_split(torch.from_numpy(order), config.updates_per_rollout):
                 rows = [group * size + member for group in own.tolist() for member in range(size)]
-                parts = microbatches(rows, sequences.lengths, self.run.optimizer.microbatch_sequences)
+                parts = microbatches(rows, sequences, self.run.optimizer, packed=packed)
                 steps.append(Step(epoch, rows, parts))
+                for part in parts if packed else []:
+                    # Its shapes depend on the data, so they are made here, before anything is measured.
+                    _ = sequences.rows(part).layout
         # A partial rollout may leave minibatches empty; whatever comes, the budget of updates is not exceeded.
         return [step for step in steps if step.rows][: self.run.budget.updates - self.cast.progress.update]
 
@@ -196,7 +199,7 @@ class OnlineLearner:
             piece = sequences.rows(part)
             width = piece.completion_ids.shape[1]
             batch = ValueBatch(
-                value=token_values(cast.critic, piece),
+                value=self.scorer.values(piece),
                 old_value=old_value[rows, :width],
                 returns=returns[rows, :width],
                 mask=credit.mask[rows, :width],

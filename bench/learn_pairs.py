@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from algorithms.axes.batch import PairBatch, PairTotals
-from algorithms.axes.masked import masked
 from algorithms.axes.preference import GradedPairs, Preference
-from bench.config import Run
+from bench.compute import passes
+from bench.config import Optimizer, Run
 from bench.instruments import Instruments
 from bench.learner import Cast
 from bench.models import LanguageModel
@@ -27,7 +27,7 @@ from bench.offline import (
     sampling_metrics,
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, token_logps
+from bench.policy import Sequences, computed_positions, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.seeding import generator, stream_key, uniforms
 
@@ -72,12 +72,11 @@ class PairLearner:
         num_made = sum(map(len, made))
         self.pairs = [pair for pairs in by_group for pair in pairs]
         self._check_pairs(groups, num_made)
-        parts = [self.pairs[i : i + self._part] for i in range(0, len(self.pairs), self._part)]
         summed: list[Tensor] = []
-        for i, part in enumerate(parts):
-            memory.metering = i == 0 and self.run.meter.every > 0
+        for part in pair_parts(self.pairs, self.run.optimizer):
+            memory.metering = not summed and self.run.meter.every > 0
             with self.instruments.phase("ref_logp"), torch.no_grad():
-                summed.append(self._scored(part))
+                summed.append(self._scored([self.pairs[i] for i in part]))
         memory.metering = False
         self.reference = torch.cat(summed)
         self.found = {
@@ -88,10 +87,6 @@ class PairLearner:
             **({"reward/labelled_rate": len(self.pairs) / num_made} if self.run.reward.sparsity < 1 else {}),
             **coverage(self.run),
         }
-
-    @property
-    def _part(self) -> int:
-        return max(1, self.run.optimizer.microbatch_sequences // 2)
 
     def _check_pairs(self, groups: Sequence[Group], num_made: int) -> None:
         if self.pairs:
@@ -109,7 +104,8 @@ class PairLearner:
 
     def _scored(self, pairs: Sequence[Pair]) -> Tensor:
         """`summed_logps` by the policy as it is now, counted."""
-        own, padded = summed_logps(self.cast.policy, pairs, self.device)
+        with passes(self.run.compute, self.run.device, self.cast.policy.network):
+            own, padded = summed_logps(self.cast.policy, pairs, self.device)
         self.instruments.clock.count(padded=padded)
         return own
 
@@ -130,10 +126,10 @@ class PairLearner:
         totals = PairTotals(num_pairs=len(order), num_chosen_tokens=chosen_tokens)
         metrics = StepMetrics()
         with self.instruments.phase("policy_update"):
-            for i in range(0, len(order), self._part):
-                part = order[i : i + self._part]
-                pairs = [self.pairs[j] for j in part]
-                batch = pair_batch(pairs, self._scored(pairs), self.reference[part])
+            for part in pair_parts([self.pairs[i] for i in order], self.run.optimizer):
+                chosen = [order[i] for i in part]
+                pairs = [self.pairs[i] for i in chosen]
+                batch = pair_batch(pairs, self._scored(pairs), self.reference[chosen])
                 parts = self.objective.loss(batch, totals)
                 parts.loss.backward()
                 metrics.add(parts)
@@ -188,14 +184,29 @@ def all_pairs_of(run: Run, pairing: GradedPairs, group: Group, index: int) -> li
     ]
 
 
+def pair_parts(pairs: Sequence[Pair], config: Optimizer) -> list[list[int]]:
+    """Indices of pairs, in order, cut into parts within the limits of `config`; a pair is two completions."""
+    most = max(1, (config.microbatch_sequences or 2 * len(pairs)) // 2)
+    parts: list[list[int]] = []
+    tokens = 0
+    for i, pair in enumerate(pairs):
+        sides = (pair.prompt_ids, pair.chosen.completion.token_ids, pair.rejected.completion.token_ids)
+        more = sum(map(len, sides))
+        if not parts or tokens + more > config.microbatch_tokens or len(parts[-1]) == most:
+            parts.append([])
+            tokens = 0
+        parts[-1].append(i)
+        tokens += more
+    return parts
+
+
 def summed_logps(policy: LanguageModel, pairs: Sequence[Pair], device: torch.device) -> tuple[Tensor, int]:
     """Summed log-probabilities of (chosen, rejected), float32 (pairs, 2), and the positions that were computed."""
     sides = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     prompts = [pair.prompt_ids for pair in pairs] * 2
     sequences = Sequences.of(prompts, [s.completion.token_ids for s in sides], policy.pad_id).to(device)
     logp = token_logps(policy.network, sequences, OFFLINE_TEMPERATURE)
-    padded = len(sides) * (sequences.prompt_ids.shape[1] + logp.shape[1])
-    return masked(logp, sequences.mask).sum(dim=1).view(2, len(pairs)).T, padded
+    return logp.sum(dim=1).view(2, len(pairs)).T, computed_positions(policy.network, sequences)
 
 
 def pair_batch(pairs: Sequence[Pair], own: Tensor, reference: Tensor) -> PairBatch:

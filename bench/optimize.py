@@ -40,15 +40,24 @@ def schedule_factor(config: Optimizer, update: int, updates: int) -> float:
 
 def take_step(optimizer: torch.optim.Optimizer, lr: float, max_grad_norm: float) -> float:
     """Clip, step and clear the gradients; returns the 2-norm before clipping. Raises Diverged if it is not finite."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    norm = float(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+    norm = float(clip(optimizer, max_grad_norm))
     if not math.isfinite(norm):
         raise Diverged(f"gradient norm is {norm}")
+    step(optimizer, lr)
+    return norm
+
+
+def clip(optimizer: torch.optim.Optimizer, max_grad_norm: float) -> torch.Tensor:
+    """Scale the gradients down to `max_grad_norm`; returns their 2-norm before, a scalar that is not read here."""
+    return nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], max_grad_norm)
+
+
+def step(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """One step at this learning rate; the gradients are gone after it."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return norm
 
 
 def step_report(optimizer: torch.optim.Optimizer, norm: float, max_grad_norm: float) -> dict[str, float]:

@@ -1,17 +1,19 @@
 """Scoring: sampled groups become the tensors that a policy-gradient objective reads, and rows of them a fresh batch."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from algorithms.axes.batch import Batch, Credit, Rollout
 from algorithms.axes.policy_gradient import PolicyGradient
+from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learner import Cast
-from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values, values_after
+from bench.policy import Sequences, computed_positions, token_logps, token_logps_and_entropy, token_values, values_after
 from bench.rollout import Group, sampler_logps
 
 
@@ -37,19 +39,22 @@ class Scorer:
         config, cast, device = self.run.rollout, self.cast, torch.device(self.run.device)
         sampled = sampler_logps(groups, sequences.completion_ids.shape[1]).to(device)
 
-        def scored(score: Callable[[Sequences], Tensor]) -> Tensor:
-            return by_parts(score, sequences, parts)
+        def scored(model: nn.Module, score: Callable[[Sequences], Tensor]) -> Tensor:
+            with self._passes(model):
+                return by_parts(score, sequences, parts)
 
         old_logp, entropy = self._old_policy(sampled, sequences, parts)
         reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
-                ref_logp = scored(lambda part: token_logps(reference.network, part, config.temperature))
+                ref_logp = scored(
+                    reference.network, lambda part: token_logps(reference.network, part, config.temperature)
+                )
         if critic is not None:
             with self.instruments.phase("values"):
-                value = scored(lambda part: token_values(critic, part))
+                value = scored(critic, lambda part: token_values(critic, part))
                 if self.objective.needs.next_value:
-                    next_value = scored(lambda part: values_after(critic, part)[:, None])[:, 0]
+                    next_value = scored(critic, lambda part: values_after(critic, part)[:, None])[:, 0]
         members = [member for group in groups for member in group.members]
         bits = [bit for group in groups for bit in group.correct]
         return Rollout(
@@ -67,6 +72,15 @@ class Scorer:
             next_value=next_value,
         )
 
+    def _passes(self, model: nn.Module) -> AbstractContextManager[None]:
+        return passes(self.run.compute, self.run.device, model)
+
+    def values(self, piece: Sequences) -> Tensor:
+        """The critic's values of a microbatch, with their gradient."""
+        assert self.cast.critic is not None, "only an objective with a critic asks for its values"
+        with self._passes(self.cast.critic):
+            return token_values(self.cast.critic, piece)
+
     def _old_policy(
         self, sampled: Tensor, sequences: Sequences, parts: Sequence[list[int]]
     ) -> tuple[Tensor, Tensor | None]:
@@ -77,7 +91,7 @@ class Scorer:
         recomputed = self.run.rollout.old_logp == "recomputed" and not self.first_pass_is_old
         if not recomputed and not self.objective.needs.entropy:
             return known, None
-        with self.instruments.phase("old_logp"):
+        with self.instruments.phase("old_logp"), self._passes(network):
             if not self.objective.needs.entropy:
                 return by_parts(lambda part: token_logps(network, part, temperature), sequences, parts), None
 
@@ -100,12 +114,12 @@ class Scorer:
         piece = sequences.rows(part)
         width = piece.completion_ids.shape[1]
         with_gradient = self.objective.needs.entropy_gradient
-        logp, entropy = token_logps_and_entropy(
-            self.cast.policy.network, piece, self.run.rollout.temperature, with_gradient
-        )
+        network = self.cast.policy.network
+        with self._passes(network):
+            logp, entropy = token_logps_and_entropy(network, piece, self.run.rollout.temperature, with_gradient)
         if self.first_pass_is_old:
             rollout.old_logp[rows, :width] = logp.detach()
-        self.instruments.clock.count(padded=len(part) * (piece.prompt_ids.shape[1] + width))
+        self.instruments.clock.count(padded=computed_positions(network, piece))
         batch = Batch(
             logp=logp,
             old_logp=rollout.old_logp[rows, :width],

@@ -19,6 +19,7 @@ from algorithms.axes.preference import Preference
 from bench import checkpoint, store
 from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
+from bench.compute import enable_checkpointing
 from bench.config import Run
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, start_evaluations, write_overlap
@@ -173,6 +174,8 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     needs = run.objective.needs
     network = start.network
     torch.nn.Module.to(network, run.device)
+    if run.compute.gradient_checkpointing:
+        enable_checkpointing(network)
     reference, critic, critic_optimizer = None, None, None
     if needs.reference and isinstance(run.objective, PolicyGradient):
         reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedConfig
 
 from bench.config import TinyModel
 from bench.generate import sample
 from bench.models import Critic, LanguageModel, create_tiny
 from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values
 from bench.seeding import stream_key, uniforms
+from bench.token_head import logp_and_entropy
 
 ALPHABET = "0123456789+="
 
@@ -103,11 +105,17 @@ def test_obj_28_log_probability_of_logits_2_0_at_temperature_one_half() -> None:
     """softmax([4, 0])[0] = 1 / (1 + e^-4): -0.018150, where the untempered one is -0.126928."""
 
     class TwoLogits(torch.nn.Module):
+        config = PreTrainedConfig()
+
         def forward(self, input_ids: torch.Tensor, logits_to_keep: int, use_cache: bool) -> object:
             logits = torch.tensor([2.0, 0.0]).expand(len(input_ids), logits_to_keep, 2)
             return type("Output", (), {"logits": logits})
 
     sequences = Sequences.of([[0]], [[0]], 0)
+    head = torch.nn.Linear(1, 2, bias=False)
+    head.load_state_dict({"weight": torch.tensor([[2.0], [0.0]])})
+    chunked, _ = logp_and_entropy(torch.ones(1, 1), head, torch.tensor([0]), 0.5)
+    assert chunked.item() == pytest.approx(-0.018150, abs=1e-6)
     assert token_logps(TwoLogits(), sequences, 0.5).item() == pytest.approx(-0.018150, abs=1e-6)
     assert token_logps(TwoLogits(), sequences, 1.0).item() == pytest.approx(-0.126928, abs=1e-6)
 
