@@ -46,7 +46,7 @@ def kind_of(operation: str) -> str:
     return next((kind for kind, names in KINDS.items() if name in names), REST)
 
 
-def breakdown(call: Callable[[], object], seconds: float, repeats: int = 3) -> list[Part]:
+def breakdown(call: Callable[[], object], seconds: float, repeats: int = 10) -> list[Part]:
     """Kinds by the time that operations spent in themselves, and what is left of `seconds`: Python and dispatch.
 
     Args:
