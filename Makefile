@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 quickstart: install ## five objectives, two seeds, one report
-	$(BIN)/bench sweep sweeps/specs/quickstart.yaml --go --jobs $(JOBS)
+	$(BIN)/bench sweep sweeps/specs/quickstart.yaml --go
 
 test: install ## the default tests: CPU, no network
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile

@@ -114,7 +114,10 @@ def sweep(
     spec: Annotated[Path, typer.Argument(metavar="SPEC.YAML")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Knobs of every run.")] = None,
     go: Annotated[bool, typer.Option("--go", help="Start it; without this, print the plan.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each in its own process.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side, each in its own process; by default as many as the cores carry."),
+    ] = None,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop after the first run that does not finish.")
     ] = False,
