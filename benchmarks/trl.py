@@ -144,12 +144,11 @@ def started(sides: list[Side]) -> list[Side]:
 
 def end_to_end(options: argparse.Namespace, helper: Side, made: dict[str, Any], folder: str) -> dict[str, Any]:
     """Tier C: sampling, grading and the update."""
-    job = job_of(options, folder, end_ids=made["end_ids"])
-    sides = [
-        Side("ours", "trl_ours.py", {**job, "overrides": options.overrides}),
-        Side("trl", "trl_theirs.py", job),
-        Side("trl, continuous batching", "trl_theirs.py", {**job, "continuous_batching": True}),
-    ]
+    job = job_of(options, folder, end_ids=made["end_ids"], longest_prompt=made["longest_prompt"])
+    sides = [Side("ours", "trl_ours.py", {**job, "overrides": options.overrides}), Side("trl", "trl_theirs.py", job)]
+    if not options.skip_continuous_batching:
+        batching = {**job, "continuous_batching": True}
+        sides.append(Side("trl, continuous batching", "trl_theirs.py", batching))
     try:
         ready = started(sides)
         warm, repeats, foreign = measure(ready, options)
@@ -226,6 +225,9 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=7, help="turns of each side")
     parser.add_argument("--updates", type=int, default=5, help="updates in a turn")
     parser.add_argument("--cache", default="runs/cache", help="where the warm-started model is kept")
+    parser.add_argument(
+        "--skip-continuous-batching", action="store_true", help="leave out TRL's second way of sampling"
+    )
     parser.add_argument("--ppo-python", help="Python of the environment with TRL 1.12, for --algorithm ppo")
     parser.add_argument("--json", type=Path, help="also write every number to this file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="knobs of our side, as in `bench run`")

@@ -61,6 +61,7 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
         "num_parameters": sum(p.numel() for p in model.network.parameters()),
         "mean_length": statistics.mean(lengths),
         "prompt_length": statistics.mean(len(group.prompt_ids) for group in groups),
+        "longest_prompt": max(len(group.prompt_ids) for group in groups),
         "mean_reward": statistics.mean(m.reward for group in groups for m in group.members),
         "end_ids": model.end_ids,
         "torch": torch.__version__,

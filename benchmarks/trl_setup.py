@@ -20,7 +20,8 @@ MODELS: dict[str, dict[str, Any]] = {
             "max_positions": 32,
         },
         "warm_start": {
-            "max_updates": 2000, "batch_size": 128, "lr": 2e-3, "label_smoothing": 0.05, "stop_at_pass_at_1": 0.33,
+            "max_updates": 2000, "batch_size": 128, "lr": 3e-3, "label_smoothing": 0.05, "stop_at_pass_at_1": 0.33,
+            "check_problems": 128, "threads": 1,
         },
         "rollout": {"prompts": 16, "group_size": 16, "max_completion_tokens": 16},
         "optimizer": {"lr": 1e-5, "microbatch_sequences": 256},
