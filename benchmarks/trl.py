@@ -142,13 +142,25 @@ def started(sides: list[Side]) -> list[Side]:
     return ready
 
 
+def their_sides(options: argparse.Namespace, helper: Side, job: dict[str, Any]) -> list[Side]:
+    """TRL's side: one process a way of sampling, where there are two."""
+    if options.algorithm == "ppo":
+        told = helper.ask(do="for_ppo")
+        if job["frozen"]:
+            told["prompts"] = told["prompts"][: told["prompts_an_update"]]
+        return [Side("trl", "trl_ppo.py", {**job, **told}, options.ppo_python)]
+    sides = [Side("trl", "trl_theirs.py", job)]
+    if not (job["frozen"] or options.algorithm == "dpo" or options.skip_continuous_batching):
+        batching = {**job, "continuous_batching": True}
+        sides.append(Side("trl, continuous batching", "trl_theirs.py", batching))
+    return sides
+
+
 def end_to_end(options: argparse.Namespace, helper: Side, made: dict[str, Any], folder: str) -> dict[str, Any]:
     """Tier C: sampling, grading and the update."""
     job = job_of(options, folder, end_ids=made["end_ids"], longest_prompt=made["longest_prompt"])
-    sides = [Side("ours", "trl_ours.py", {**job, "overrides": options.overrides}), Side("trl", "trl_theirs.py", job)]
-    if not options.skip_continuous_batching:
-        batching = {**job, "continuous_batching": True}
-        sides.append(Side("trl, continuous batching", "trl_theirs.py", batching))
+    sides = [Side("ours", "trl_ours.py", {**job, "overrides": options.overrides})]
+    sides += their_sides(options, helper, job)
     try:
         ready = started(sides)
         warm, repeats, foreign = measure(ready, options)
@@ -180,7 +192,7 @@ def update_only(options: argparse.Namespace, helper: Side, made: dict[str, Any],
     sides = [Side("ours", "trl_ours.py", {**job, "overrides": options.overrides})]
     try:
         started(sides)  # the other side reads the pairs that this one makes
-        sides.append(Side("trl", "trl_theirs.py", {**job, "gradient": other}))
+        sides += their_sides(options, helper, {**job, "gradient": other})
         started(sides[1:])
         warm, repeats, foreign = measure(sides, options)
     finally:
@@ -239,6 +251,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = options_of(arguments)
     if trl_machine.installed("trl") != TRL_VERSION:
         print(f"this comparison needs TRL {TRL_VERSION}: make reference, or pip install -e '.[reference]'")
+        return 2
+    if (options.algorithm == "ppo") != (options.ppo_python is not None):
+        print("--algorithm ppo and --ppo-python go together: TRL 1.12 needs its own environment, see --help")
+        return 2
+    if options.algorithm in ("ppo", "dpo") and options.model != "tiny":
+        print(f"--algorithm {options.algorithm} is compared on --model tiny alone: it needs a model that solves problems")
         return 2
     machine = trl_machine.describe()
     with tempfile.TemporaryDirectory() as folder:

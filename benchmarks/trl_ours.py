@@ -23,6 +23,7 @@ from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import LanguageModel, load_pretrained, save_folder
 from bench.prepare import PreparationFailed, starting_model
+from bench.prompting import encode_prompts
 from bench.rollout import Group, PromptStream, Sampler
 from bench.train import make_cast, make_learner
 
@@ -76,6 +77,29 @@ def as_record(group: Group) -> dict[str, Any]:
         "completions": [
             [m.completion.token_ids, m.completion.terminated, m.completion.logps, m.reward] for m in group.members
         ],
+    }
+
+
+def for_ppo(job: dict[str, Any]) -> dict[str, Any]:
+    """What TRL's PPO is told, which cannot read a run: optimizer, the objective's constants, and the prompts."""
+    run = run_of(job)
+    objective: Any = run.objective
+    model = load_pretrained(run.model)
+    stream = PromptStream(run.task, run.seed, run.rollout.prompts)
+    rounds = [encode_prompts(model, run.task, stream.round(i), run.prompt) for i in range(job["rounds"])]
+    return {
+        "run": run.optimizer.model_dump()
+        | {
+            "kl_coefficient": objective.penalty.coefficient,
+            "clip": objective.surrogate.low,
+            "value_clip": objective.value.clip,
+            "gamma": objective.advantage.gamma,
+            "lam": objective.advantage.lam,
+        },
+        "rows": run.rollout.prompts * run.rollout.group_size,
+        "prompts_an_update": run.rollout.prompts,
+        "prompts": [ids for own in rounds for ids in own],
+        "max_completion_tokens": run.rollout.max_completion_tokens,
     }
 
 
@@ -160,6 +184,8 @@ def main() -> None:
         while (command := channel.ask())["do"] != "quit":
             if command["do"] == "prepare":
                 channel.answer(**prepare(job))
+            elif command["do"] == "for_ppo":
+                channel.answer(**for_ppo(job))
             elif command["do"] == "gemm":
                 torch.set_num_threads(job["threads"])
                 dtype = torch.bfloat16 if job["precision"] == "bf16" else torch.float32

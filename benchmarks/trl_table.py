@@ -33,6 +33,11 @@ def phases_of(update: Mapping[str, Any]) -> dict[str, float]:
         found = dict(update["own_phases"])
     else:
         told = update["phases"]
+        if "scoring" in told:  # PPOTrainer: value and reward models are read by one function, policies by another
+            update_seconds = told["forward"] + told["backward"] + told["optimizer"]
+            found = {"rollout": told["rollout"], "reward": 0.0, "values": told["scoring"]}
+            found["policy_update"] = update_seconds
+            return found | {"other": update["seconds"] - sum(found.values())}
         made = told.get("inputs", 0.0)
         found = {"rollout": told.get("rollout", 0.0), "reward": told.get("reward", 0.0)}
         found["advantage"] = max(0.0, made - found["rollout"] - found["reward"])
