@@ -145,7 +145,7 @@ def started(sides: list[Side]) -> list[Side]:
 def their_sides(options: argparse.Namespace, helper: Side, job: dict[str, Any]) -> list[Side]:
     """TRL's side: one process a way of sampling, where there are two."""
     if options.algorithm == "ppo":
-        told = helper.ask(do="for_ppo")
+        told = helper.ask(do="for_ppo", frozen=job["frozen"])
         if job["frozen"]:
             told["prompts"] = told["prompts"][: told["prompts_an_update"]]
         return [Side("trl", "trl_ppo.py", {**job, **told}, options.ppo_python)]
@@ -171,7 +171,9 @@ def end_to_end(options: argparse.Namespace, helper: Side, made: dict[str, Any], 
     rollout = MODELS[options.model]["rollout"]
     prompts = rollout["prompts"] * made["prompt_length"]
     tokens = {name: trl_table.tokens(own, "generated") for name, own in repeats.items()}
-    floor = {name: trl_table.floor_seconds(made["num_parameters"], own + prompts, flops) for name, own in tokens.items()}
+    floor = {
+        name: trl_table.floor_seconds(made["num_parameters"], own + prompts, flops) for name, own in tokens.items()
+    }
     work = {"completions": rollout["prompts"] * rollout["group_size"], "tokens": tokens, "floor": floor}
     times = {name: trl_table.seconds(own, update_only=False) for name, own in repeats.items()}
     rest = [name for name in times if name != "ours"]
@@ -256,7 +258,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("--algorithm ppo and --ppo-python go together: TRL 1.12 needs its own environment, see --help")
         return 2
     if options.algorithm in ("ppo", "dpo") and options.model != "tiny":
-        print(f"--algorithm {options.algorithm} is compared on --model tiny alone: it needs a model that solves problems")
+        print(
+            f"--algorithm {options.algorithm} is compared on --model tiny alone: it needs a model that solves problems"
+        )
         return 2
     machine = trl_machine.describe()
     with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 from trl_channel import Channel, Laps, keep_first_gradient
 from trl_setup import NotHere, run_of
 
-from bench.config import Run
 from bench.dialect import ConfigError
 from bench.generate import Completion, sample
 from bench.instruments import Instruments
@@ -56,6 +56,8 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
     model = load_pretrained(run.model)
     problems = PromptStream(run.task, run.seed, run.rollout.prompts).round(0)
     groups = Sampler(run, run.task, sample, instruments()).groups(model, problems, 0)
+    if job["algorithm"] == "ppo":
+        groups = [without_padding(group, model.pad_id) for group in groups]
     (folder / "rollout.json").write_text(json.dumps([as_record(group) for group in groups]))
     lengths = [len(member.completion.token_ids) for group in groups for member in group.members]
     return {
@@ -68,6 +70,15 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def without_padding(group: Group, pad_id: int) -> Group:
+    """The group with completions in which the padding token was sampled replaced by another member.
+
+    TRL's PPO tells padding by the token, so that such a completion would end there on one side alone.
+    """
+    whole = [member for member in group.members if pad_id not in member.completion.token_ids]
+    return replace(group, members=tuple(m if pad_id not in m.completion.token_ids else whole[0] for m in group.members))
 
 
 def as_record(group: Group) -> dict[str, Any]:
@@ -139,9 +150,7 @@ def measure(channel: Channel, job: dict[str, Any]) -> None:
     laps = Laps(channel)
     going = laps.hold()
     while going:
-        record: dict[str, Any] = {}
-        for record in learner.advance():
-            pass
+        (record,) = learner.advance()
         times = tools.clock.take(attempt=1, update=1, metered=False)
         if frozen:
             cast.progress.generation_round = 0  # the same prompts again
@@ -185,7 +194,7 @@ def main() -> None:
             if command["do"] == "prepare":
                 channel.answer(**prepare(job))
             elif command["do"] == "for_ppo":
-                channel.answer(**for_ppo(job))
+                channel.answer(**for_ppo({**job, "frozen": command["frozen"]}))
             elif command["do"] == "gemm":
                 torch.set_num_threads(job["threads"])
                 dtype = torch.bfloat16 if job["precision"] == "bf16" else torch.float32

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CHAIN_SUM = {"name": "chain_sum", "num_terms": 3, "num_digits": 2}
 FROZEN_LR = 1e-9
-"""Learning rate where a rollout is frozen: it stays the present policy's to float precision, and a step costs the same."""
+"""Learning rate where a rollout is frozen: it stays the present policy's, and a step costs the same."""
 NO_CLIP = 1e6
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -104,5 +104,6 @@ def run_of(job: dict[str, Any], *, prepared: bool = True) -> "Run":
         layer["critic"] = {**layer["critic"], "max_grad_norm": NO_CLIP}
         layer["optimizer"] = {**layer["optimizer"], "max_grad_norm": NO_CLIP}
     if job.get("frozen") and job["algorithm"] != "dpo":
-        layer["optimizer"] = {**layer["optimizer"], "lr": FROZEN_LR}
+        for name in {"optimizer", "critic"} & layer.keys():
+            layer[name] = {**layer[name], "lr": FROZEN_LR}
     return build_run(layer, OBJECTIVES[job["algorithm"]], nested(parse_overrides(job.get("overrides", []))))

@@ -95,5 +95,7 @@ def phase_table(measured: Mapping[str, Repeats]) -> str:
             if any(phase in update for update in updates)
         }
     shown = [phase for phase in PHASES if any(phase in phases for phases in found.values())]
-    rows = [[phase, *(f"{phases[phase]:.4f}" if phase in phases else "" for phases in found.values())] for phase in shown]
+    rows = [
+        [phase, *(f"{phases[phase]:.4f}" if phase in phases else "" for phases in found.values())] for phase in shown
+    ]
     return table(["seconds by phase", *found], rows)
