@@ -12,9 +12,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import SiLUActivation
 
 _FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-_PLAIN = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
+_PLAIN = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation)
 _DTYPES = (torch.float32, torch.bfloat16)
 _FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding whose angles depend on the position alone."""
