@@ -1,8 +1,8 @@
 """Which networks the sampler's own decode path can compute, and their weights as it wants them.
 
-Llama (SmolLM2 among them), Qwen2, Qwen3 and Mistral, when nothing in them departs from the plain architecture: adapters,
-quantised layers, hooks, sliding windows or a rotary embedding that changes with the length go through the network's own
-forward pass instead.
+Llama (SmolLM2 among them), Qwen2, Qwen3 and Mistral, when nothing in them departs from the plain architecture:
+adapters, quantised layers, hooks, sliding windows or a rotary embedding that changes with the length go through the
+network's own forward pass instead.
 """
 
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _BLOCK_FROM = 4096
-"""Vocabularies from this size on are searched in two levels: a float64 sum over all of one would be most of the time."""
+"""Vocabularies from this size on are searched in two levels: float64 sums over all of one take most of the time."""
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Sampling: the Generator protocol and the built-in sampler for any causal language model of transformers.
 
-The built-in sampler prefills each unique prompt once, repeats its keys and values for the group, drops finished rows,
+The built-in sampler prefills each prompt once for its whole group, drops finished rows,
 and draws every token by inverting the cumulative distribution at a counter-based uniform number: a sample depends on
 its own key, not on the batch it sat in. The common decoders go through `bench.decode`, all others through their own
 forward pass.
@@ -8,6 +8,7 @@ forward pass.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -22,12 +23,10 @@ from bench.models import LanguageModel
 from bench.policy import attention_inputs, pad_left
 from bench.seeding import uniforms
 
-_ROW_BYTES = 2**30
+_BATCH_BYTES = 2**30
 _MOST_ROWS = 512
 _CUDA_LOOKS_EVERY = 8
 """Steps between two looks at which rows have ended, where each look waits for the device."""
-_DROPPED_SHARE = 1 / 16
-"""Rows are dropped when this share has ended: dropping copies the keys and values of the others."""
 
 
 class NotFinite(RuntimeError):
@@ -99,29 +98,36 @@ def sample(
         NotFinite: there is nothing to draw from.
     """
     check_context(model, prompts, max_tokens)
-    longest = max(map(len, prompts))
-    rows = max(1, min(_MOST_ROWS, _ROW_BYTES // _bytes_per_row(model, longest + max_tokens)))
-    group = len(keys[0])
-    flat = [(p, key) for p, own in enumerate(keys) for key in own]
-    finished: list[Completion] = []
+    finished: list[list[Completion]] = [[] for _ in prompts]
     with torch.inference_mode():
         weights = decoder_weights(model.network) if decodes_natively(model.network) else None
-        for start in range(0, len(flat), rows):
-            part = flat[start : start + rows]
-            rows_of = [p for p, _ in part]
-            decoding = _decoding(model, weights, [prompts[p] for p in dict.fromkeys(rows_of)], rows_of, max_tokens)
-            draws = torch.from_numpy(uniforms([key for _, key in part], 0, max_tokens)).to(model.network.device)
-            finished += _sample_batch(model, decoding, draws, temperature, top_p)
-    return [finished[i : i + group] for i in range(0, len(finished), group)]
+        num_prompts, members = _batch_shape(model, prompts, len(keys[0]), max_tokens, weights is not None)
+        for p, m in product(range(0, len(prompts), num_prompts), range(0, len(keys[0]), members)):
+            ids = prompts[p : p + num_prompts]
+            own_keys = [own[m : m + members] for own in keys[p : p + num_prompts]]
+            decoding = _decoding(model, weights, ids, len(own_keys[0]), max_tokens)
+            draws = torch.from_numpy(uniforms([key for own in own_keys for key in own], 0, max_tokens))
+            done = iter(_sample_batch(model, decoding, draws.to(model.network.device), temperature, top_p))
+            for i, own in enumerate(own_keys):
+                finished[p + i] += islice(done, len(own))
+    return finished
 
 
-def _bytes_per_row(model: LanguageModel, positions: int) -> int:
-    """What one row takes: two float32 vectors over the vocabulary, and its keys and values."""
+def _batch_shape(
+    model: LanguageModel, prompts: Sequence[Sequence[int]], group: int, max_tokens: int, prompt_once: bool
+) -> tuple[int, int]:
+    """How many prompts and how many members of each are sampled at once.
+
+    A row takes two float32 vectors over the vocabulary and its keys and values, those of its prompt among them unless
+    they are kept once for all members.
+    """
     config = model.network.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    width = 2 * config.num_hidden_layers * heads * head_size * positions
-    return 8 * config.vocab_size + width * model.network.dtype.itemsize
+    positions = max_tokens + max(map(len, prompts)) // (group if prompt_once else 1)
+    kept = 2 * config.num_hidden_layers * heads * head_size * positions * model.network.dtype.itemsize
+    rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // (8 * config.vocab_size + kept)))
+    return max(1, rows // group), min(group, rows)
 
 
 class _Decoding(Protocol):
@@ -135,8 +141,11 @@ class _Decoding(Protocol):
         """The same after one token more a row, int64 (rows,)."""
         ...
 
-    def keep(self, order: Tensor) -> None:
-        """Go on with some of the rows: row i is what row `order[i]` was."""
+    def drop(self, over: Tensor) -> Tensor:
+        """Go on with fewer rows, if that pays; at least with those that are not over, of which there are some.
+
+        Returns which: row i is what row `order[i]` was.
+        """
         ...
 
 
@@ -144,23 +153,30 @@ class _ForwardDecoding:
     """The general case: a loop around the network's own forward pass and cache."""
 
     def __init__(
-        self, model: LanguageModel, prompt_ids: Tensor, lengths: Sequence[int], repeat: Tensor, max_tokens: int
+        self, model: LanguageModel, prompt_ids: Tensor, lengths: Sequence[int], members: int, max_tokens: int
     ) -> None:
-        self.network, self.prompt_ids, self.repeat = model.network, prompt_ids, repeat
+        self.network, self.prompt_ids, self.members = model.network, prompt_ids, members
         self.column = prompt_ids.shape[1]
         self.inputs = attention_inputs(lengths, self.column, max_tokens, prompt_ids.device)
         self.cache = DynamicCache(config=model.network.config)
 
     def prefill(self) -> Tensor:
         logits = self._forward(self.prompt_ids, 0)
-        self.keep(self.repeat)
-        return logits[self.repeat]
+        rows = torch.arange(len(logits), device=logits.device).repeat_interleave(self.members)
+        self._keep(rows)
+        return logits[rows]
 
     def step(self, token: Tensor) -> Tensor:
         self.column += 1
         return self._forward(token[:, None], self.column - 1)
 
-    def keep(self, order: Tensor) -> None:
+    def drop(self, over: Tensor) -> Tensor:
+        order = (~over).nonzero().flatten()
+        if len(order) < len(over):
+            self._keep(order)
+        return order
+
+    def _keep(self, order: Tensor) -> None:
         self.cache.batch_select_indices(order)
         self.inputs = {name: tensor[order] for name, tensor in self.inputs.items()}
 
@@ -177,19 +193,16 @@ class _ForwardDecoding:
 def _decoding(
     model: LanguageModel,
     weights: DecoderWeights | None,
-    unique: Sequence[Sequence[int]],
-    rows_of: Sequence[int],
+    prompts: Sequence[Sequence[int]],
+    members: int,
     max_tokens: int,
 ) -> _Decoding:
-    """The decode path for rows whose prompts are named, in their order, by `rows_of`; the `unique` ones are given."""
-    device = model.network.device
-    place = {p: i for i, p in enumerate(dict.fromkeys(rows_of))}
-    repeat = torch.tensor([place[p] for p in rows_of], device=device)
-    prompt_ids, lengths = pad_left(unique, model.pad_id).to(device), [len(prompt) for prompt in unique]
+    """The decode path for some prompts with the same number of completions each."""
+    prompt_ids, lengths = pad_left(prompts, model.pad_id).to(model.network.device), [len(ids) for ids in prompts]
     if weights is None:
-        return _ForwardDecoding(model, prompt_ids, lengths, repeat, max_tokens)
-    padding = prompt_ids.shape[1] - torch.tensor(lengths, device=device)
-    return OwnDecoding(weights, prompt_ids, padding, repeat, max_tokens)
+        return _ForwardDecoding(model, prompt_ids, lengths, members, max_tokens)
+    padding = prompt_ids.shape[1] - torch.tensor(lengths, device=prompt_ids.device)
+    return OwnDecoding(weights, prompt_ids, padding, members, max_tokens)
 
 
 def _sample_batch(
@@ -213,23 +226,13 @@ def _sample_batch(
             break
         over |= (token[:, None] == ends).any(dim=-1)
         if t % look_every == look_every - 1:
-            order = _without(over)
-            if not len(order):
+            if bool(over.all()):
                 break
-            if len(order) <= (1 - _DROPPED_SHARE) * len(alive):
-                decoding.keep(order)
+            if bool(over.any()):
+                order = decoding.drop(over)
                 alive, token, over = alive[order], token[order], over[order]
         logits = decoding.step(token)
     return _completions(tokens, logps, ends)
-
-
-def _without(over: Tensor) -> Tensor:
-    """The rows that go on, in an order that moves few: those from behind take the places of those that are over."""
-    going = (~over).nonzero().flatten()
-    order = torch.arange(len(going), device=over.device)
-    free = over[: len(going)].nonzero().flatten()
-    order[free] = going[len(going) - len(free) :]
-    return order
 
 
 def _finite(logits: Tensor) -> Tensor:
