@@ -36,12 +36,12 @@ def main() -> None:
 
 @app.command("list")
 def list_() -> None:
-    """List algorithms, tasks and reports."""
+    """List algorithms, tasks, reports and engines."""
+    from bench.config_compute import engine_titles
+
     kinds: tuple[catalog.Kind, ...] = ("algorithms", "tasks", "reports")
-    _print_table(
-        ["kind", "name", "title"],
-        [[kind[:-1], entry.name, entry.title] for kind in kinds for entry in catalog.entries(kind)],
-    )
+    rows = [[kind[:-1], entry.name, entry.title] for kind in kinds for entry in catalog.entries(kind)]
+    _print_table(["kind", "name", "title"], rows + [["engine", name, title] for name, title in engine_titles().items()])
 
 
 @app.command()
@@ -142,6 +142,7 @@ def prepare(
         texts = overrides or []
         runs = [trial.run for trial in load_sweep(path, texts).trials] if is_sweep else [load_run(path, texts)]
         from bench.evaluations import prepare as prepare_
+        from bench.engines import EngineFailed, EngineMismatch
         from bench.models import ModelUnavailable
         from bench.prepare import PreparationFailed
 
@@ -149,7 +150,7 @@ def prepare(
             prepare_(runs)
         except ModelUnavailable as error:
             raise ConfigError([str(error)]) from None
-        except PreparationFailed as error:
+        except (PreparationFailed, EngineFailed, EngineMismatch) as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from None
 

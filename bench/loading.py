@@ -48,6 +48,12 @@ def build_run(*layers: _Layer) -> Run:
     merged: Any = {}
     for layer in (_DEFAULTS, preset, *spelled):
         merged = _merged(_ROOT, merged, layer)
+    default = engine_default(merged, preset)
+    if default:
+        # Below what the user gives, so the layers are laid once more.
+        merged = {}
+        for layer in (_DEFAULTS, preset, default, *spelled):
+            merged = _merged(_ROOT, merged, layer)
     if preset and isinstance(merged.get("critic"), Mapping) and not _trains_a_critic(merged, preset):
         # Said before its knobs are looked at: what they lack would not help.
         lines.append(no_critic(merged["algorithm"]))
@@ -182,6 +188,17 @@ def _preset(layers: Sequence[_Layer]) -> tuple[_Layer, list[str]]:
     except catalog.UnknownName as error:
         return {}, [f"algorithm: {shown(name)} given, {error}"]
     return {"algorithm": name, "objective": plain_objective(objective)}, []
+
+
+def engine_default(merged: _Layer, preset: _Layer) -> _Layer:
+    """What an engine outside the trainer changes in a preset: its log-probabilities are another program's, so the gap
+    is weighed out by token truncation at 2.0. Nothing where they are not compared with the trainer's."""
+    engine, rollout, published = merged.get("engine"), merged.get("rollout"), preset.get("objective", {})
+    apart = isinstance(engine, Mapping) and engine.get("kind") == "vllm"
+    compared = not (isinstance(rollout, Mapping) and rollout.get("old_logp") == "sampler")
+    if not (apart and compared) or published.get("mismatch") != {"kind": "no_correction"}:
+        return {}
+    return {"objective": {"mismatch": {"kind": "token_truncate"}}}
 
 
 def _trains_a_critic(merged: _Layer, preset: _Layer) -> bool:
