@@ -1,4 +1,4 @@
-"""What an engine asks of its run: a model it has kernels for, temperatures it keeps, the same precision on both sides."""
+"""What an engine asks of its run: a model that it has kernels for, temperatures that it keeps, and one precision."""
 
 from collections.abc import Iterator
 

@@ -141,8 +141,8 @@ def prepare(
         is_sweep = not set(SECTIONS).isdisjoint(read_yaml(path))
         texts = overrides or []
         runs = [trial.run for trial in load_sweep(path, texts).trials] if is_sweep else [load_run(path, texts)]
-        from bench.evaluations import prepare as prepare_
         from bench.engines import EngineFailed, EngineMismatch
+        from bench.evaluations import prepare as prepare_
         from bench.models import ModelUnavailable
         from bench.prepare import PreparationFailed
 

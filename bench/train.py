@@ -6,8 +6,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from copy import deepcopy
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

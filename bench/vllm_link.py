@@ -177,11 +177,12 @@ class SharedWeights:
 def _memory_file(num_bytes: int) -> BinaryIO:
     """A file without a name, in memory where the system can: nothing is left of it however its processes end."""
     if sys.platform == "linux":
-        file = os.fdopen(os.memfd_create("weights"), "r+b")
+        number = os.memfd_create("weights")
     else:
-        file = tempfile.TemporaryFile()
-    os.ftruncate(file.fileno(), num_bytes)
-    return file
+        number, path = tempfile.mkstemp()
+        os.unlink(path)
+    os.ftruncate(number, num_bytes)
+    return os.fdopen(number, "r+b")
 
 
 class ChildEngine:

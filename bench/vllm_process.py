@@ -38,11 +38,12 @@ def repack_tied_head(network: Any) -> None:
     Reloading repacks the layers that it loads. A tied output layer is not loaded itself, and on a CPU would go on
     with its packed copy of the old embeddings, six nats off.
     """
-    head, embeddings = getattr(network, "lm_head", None), getattr(getattr(network, "model", None), "embed_tokens", None)
-    config = getattr(network, "config", None)
-    tied = head is embeddings or getattr(config, "tie_word_embeddings", False)
-    if tied and getattr(head, "quant_method", None) is not None:
-        head.quant_method.process_weights_after_loading(head)
+    head: Any = getattr(network, "lm_head", None)
+    embeddings = getattr(getattr(network, "model", None), "embed_tokens", None)
+    tied = head is embeddings or getattr(getattr(network, "config", None), "tie_word_embeddings", False)
+    method = getattr(head, "quant_method", None)
+    if tied and method is not None:
+        method.process_weights_after_loading(head)
 
 
 def sampled(
@@ -57,7 +58,7 @@ def sampled(
         alive: called after each step of the engine.
     """
     import torch
-    from vllm import SamplingParams
+    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(asked["seed"])
     common = {name: asked[name] for name in ("max_tokens", "temperature", "top_p")}
@@ -125,7 +126,7 @@ def serve(line: Line, memory: mmap.mmap) -> None:
     """Start an engine as the first message says, then do what the others ask, until the other end is closed."""
     line.say("hello")
     order = line.hear()
-    from vllm import LLM
+    from vllm import LLM  # pyright: ignore[reportMissingImports]
 
     llm = LLM(order["model"], **order["options"])
     views = shared_views(memory, order["layout"])
@@ -145,6 +146,7 @@ def main() -> None:
     parent, socket, shared, size = map(int, sys.argv[1:])
     end_with_parent(parent)
     line = Line(socket)
+    code = 1
     try:
         serve(line, mmap.mmap(shared, size))
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -152,7 +154,6 @@ def main() -> None:
     except BaseException as error:
         traceback.print_exc()
         line.say("failed", why=f"{type(error).__name__}: {error}")
-        code = 1
     sys.stderr.flush()
     os._exit(code)  # the engine's own farewell takes seconds and has nothing to save
 
