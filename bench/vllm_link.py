@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -120,16 +120,17 @@ def spawn(log: Path, threads: int, limits: Limits, memory: "SharedWeights", comm
         ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(limits.answer) or 1, 0))
     log.parent.mkdir(parents=True, exist_ok=True)
     with theirs, log.open("ab") as written:
-        numbers = (os.getpid(), theirs.fileno(), memory.file.fileno(), memory.num_bytes)
+        numbers = (os.getpid(), theirs.fileno(), memory.descriptor, memory.num_bytes)
         process = subprocess.Popen(
             [*command, *map(str, numbers)],
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=written,
-            pass_fds=(theirs.fileno(), memory.file.fileno()),
+            pass_fds=(theirs.fileno(), memory.descriptor),
             env=_environment(folder, threads),
             start_new_session=True,
         )
+    memory.given()
     return Child(process, Connection(ours.detach()), folder, log, limits)
 
 
@@ -159,8 +160,12 @@ class SharedWeights:
             layout.append((name, list(parameter.shape), offset))
             offset += parameter.numel()
         self.layout, self.num_bytes = layout, 4 * offset
-        self.file = _memory_file(self.num_bytes)
-        self.views = shared_views(mmap.mmap(self.file.fileno(), self.num_bytes), layout)
+        self.descriptor = _memory_file(self.num_bytes)
+        self.views = shared_views(mmap.mmap(self.descriptor, self.num_bytes), layout)
+
+    def given(self) -> None:
+        """The child has the file; the mapping stays without it."""
+        os.close(self.descriptor)
 
     @torch.no_grad()
     def take(self, network: PreTrainedModel) -> bool:
@@ -174,15 +179,15 @@ class SharedWeights:
         return changed
 
 
-def _memory_file(num_bytes: int) -> BinaryIO:
-    """A file without a name, in memory where the system can: nothing is left of it however its processes end."""
+def _memory_file(num_bytes: int) -> int:
+    """Descriptor of a file without a name, in memory where the system can: nothing is left of it, however all ends."""
     if sys.platform == "linux":
         number = os.memfd_create("weights")
     else:
         number, path = tempfile.mkstemp()
         os.unlink(path)
     os.ftruncate(number, num_bytes)
-    return os.fdopen(number, "r+b")
+    return number
 
 
 class ChildEngine:
@@ -208,7 +213,6 @@ class ChildEngine:
 
     def close(self) -> None:
         self.child.close()
-        self.weights.file.close()
 
 
 def start_child(
