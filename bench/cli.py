@@ -48,6 +48,8 @@ def list_() -> None:
 def show(arguments: RunArguments = None) -> None:
     """Print a run with every knob resolved, its id, what it needs and its formula. The output is itself a run file."""
     with _mistakes_on_stderr():
+        from bench.loading import engine_source
+
         run = _run_from(arguments or [])
         preset = catalog.load_preset(run.algorithm)
         needs = run.objective.needs
@@ -57,7 +59,8 @@ def show(arguments: RunArguments = None) -> None:
             f"# needs: {', '.join(name for name, needed in asked.items() if needed) or 'nothing but the policy'}"
         )
         typer.echo("#")
-        rows = [[axis, line, preset.source(axis)] for axis, line in run.objective.formula().items()]
+        formula = run.objective.formula()
+        rows = [[axis, line, engine_source(run, axis) or preset.source(axis)] for axis, line in formula.items()]
         for line in _columns(["axis", "formula", "source of the preset"], rows):
             typer.echo(f"# {line}")
         typer.echo(f"\n{to_yaml(run.dump())}", nl=False)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from algorithms.axes.knobs import kind_of
 from algorithms.axes.objective import Objective
 from bench import catalog, checks
 from bench.config import Run, Section
@@ -17,6 +18,7 @@ from bench.refusals import double_kl, no_critic, without_double_kl
 from bench.schema import Place
 
 _ROOT = Place(Run)
+ENGINE_CORRECTION = "token_truncate"
 _Layer = Mapping[str, Any]
 # A default component is a layer too, so that one of its knobs can be given without its kind.
 _DEFAULTS: _Layer = {
@@ -198,7 +200,15 @@ def engine_default(merged: _Layer, preset: _Layer) -> _Layer:
     compared = not (isinstance(rollout, Mapping) and rollout.get("old_logp") == "sampler")
     if not (apart and compared) or published.get("mismatch") != {"kind": "no_correction"}:
         return {}
-    return {"objective": {"mismatch": {"kind": "token_truncate"}}}
+    return {"objective": {"mismatch": {"kind": ENGINE_CORRECTION}}}
+
+
+def engine_source(run: Run, knob: str) -> str | None:
+    """Why a knob of the objective has its value, where it is the engine that changed it; None where it is not."""
+    axis = getattr(run.objective, "mismatch", None)
+    if knob.partition(".")[0] != "mismatch" or axis is None or run.engine.kind != "vllm":
+        return None
+    return "default with engine=vllm" if kind_of(axis) == ENGINE_CORRECTION else None
 
 
 def _trains_a_critic(merged: _Layer, preset: _Layer) -> bool:

@@ -13,17 +13,18 @@ import torch
 from bench.alarms import Watch
 from bench.config import Run, TinyModel
 from bench.config_compute import VllmEngine
-from bench.dialect import ConfigError
+from bench.dialect import ConfigError, to_yaml
 from bench.engines import EngineFailed, EngineMismatch
 from bench.generate import Completion, sample
 from bench.generate_vllm import Row, VllmGenerator
 from bench.instruments import Instruments
 from bench.learn_online import OnlineLearner
-from bench.loading import build_run, load_run, nested
+from bench.loading import build_run, engine_source, load_run, nested
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, throughput
 from bench.models import LanguageModel, create_tiny
 from bench.rollout import Sampler
+from bench.sides import side
 from bench.train import execute, make_cast
 from bench.vllm_link import Child, Limits, SharedWeights, spawn, start_child
 from bench.vllm_process import load_weights
@@ -231,11 +232,15 @@ def test_the_engines_own_log_probabilities_are_corrected_by_default(knobs: dict[
 
 def test_the_default_correction_is_told_and_read_back(tmp_path: Path) -> None:
     """A file that a run leaves behind reads as the same run, and objectives without an importance ratio have none."""
-    from bench.dialect import to_yaml
-
     run = built(engine="vllm")
     (tmp_path / "run.yaml").write_text(to_yaml(run.dump()))
     assert load_run(tmp_path / "run.yaml") == run
+    (tmp_path / "own.yaml").write_text(to_yaml(built().dump()))
+    own, with_engine = side(str(tmp_path / "own.yaml")), side(str(tmp_path / "run.yaml"))
+    assert with_engine.source("objective.mismatch.kind") == "default with engine=vllm"
+    assert engine_source(run, "mismatch") == with_engine.source("objective.mismatch.kind")
+    assert own.source("objective.mismatch.kind") == "off: the algorithm does not have it"
+    assert own.shown("objective.mismatch.kind") != with_engine.shown("objective.mismatch.kind")
     assert run.id != built().id
     assert "mismatch" not in built(algorithm="dpo", engine="vllm").dump()["objective"]
 
