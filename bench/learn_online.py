@@ -11,6 +11,8 @@ from algorithms.axes.masked import masked_mean
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.value import NoCritic
 from bench.config import Run
+from bench.config_compute import VllmEngine
+from bench.engines import EngineMismatch, mismatch_sentence
 from bench.instruments import Instruments
 from bench.learner import Cast, microbatches
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
@@ -22,6 +24,7 @@ from bench.rollout_metrics import (
     imperfection_metrics,
     largest_gap,
     length_metrics,
+    mean_gap,
     mismatch_metrics,
     reference_metrics,
     reward_metrics,
@@ -35,10 +38,6 @@ PATIENCE = 10
 
 LARGEST_MISMATCH = 1e-3
 """Nats; float32 on one machine stays below 1e-4 for every architecture that the sampler can batch."""
-
-
-class EngineMismatch(RuntimeError):
-    """Sampler and trainer disagree about the same model: samples are not from the policy that is trained."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,8 @@ class OnlineLearner:
                 record |= self._rollout_metrics(collected, rollout, credit)
                 record |= {"groups/carried": collected.carried, **self.stream.coverage(progress.generation_round)}
             yield record
+            if i == 0:
+                self._check_drift(collected, rollout)
 
     def _plan(self, collected: Collected, sequences: Sequences) -> list[Step]:
         """Minibatches of whole groups for every epoch, cut into microbatches."""
@@ -218,7 +219,8 @@ class OnlineLearner:
         progress.generated_completions += len(lengths)
         progress.generated_tokens += sum(lengths)
         gap = largest_gap(rollout, first_row=collected.carried * self.run.rollout.group_size)
-        if self.run.device == "cpu" and gap > LARGEST_MISMATCH:
+        own = not isinstance(self.run.engine, VllmEngine)
+        if own and self.run.device == "cpu" and gap > LARGEST_MISMATCH:
             raise EngineMismatch(
                 f"model.path: the sampler's and the trainer's log-probabilities differ by up to {gap:.2g} nats, where "
                 "float32 allows 1e-3: this model's state does not live in the cache that is batched"
@@ -238,3 +240,15 @@ class OnlineLearner:
             "tokens/generated": progress.generated_tokens,
             "completions/generated": progress.generated_completions,
         }
+
+    def _check_drift(self, collected: Collected, rollout: Rollout) -> None:
+        """Raises EngineMismatch where an engine outside the trainer is further from it than the run allows.
+
+        Told after the update's record is written, which then shows what happened.
+        """
+        engine = self.run.engine
+        if not isinstance(engine, VllmEngine):
+            return
+        mean = mean_gap(rollout, first_row=collected.carried * self.run.rollout.group_size)
+        if mean > engine.max_mismatch:
+            raise EngineMismatch(mismatch_sentence(mean, engine.max_mismatch))

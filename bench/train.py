@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,13 @@ from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
 from bench.compute import enable_checkpointing
 from bench.config import Run
+from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, start_evaluations, write_overlap
-from bench.generate import ContextTooSmall, NotFinite, sample
+from bench.generate import ContextTooSmall, Generator, NotFinite
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
-from bench.learn_online import EngineMismatch, OnlineLearner
+from bench.learn_online import OnlineLearner
 from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
 from bench.memory import MemoryMeter
@@ -51,6 +53,7 @@ ENDED_BY_A_SENTENCE = (
     PreparationFailed,
     ModelUnavailable,
     ContextTooSmall,
+    EngineFailed,
     EngineMismatch,
     RewardMistake,
 )
@@ -78,6 +81,8 @@ class Job:
     start: Start
     learner: Learner
     instruments: Instruments
+    generate: Generator
+    """The run's engine; samples for training, validation and evaluation alike."""
     live: Live = field(default_factory=Live)
 
     @property
@@ -101,8 +106,8 @@ def execute(run: Run, directory: Path) -> store.Status:
     store.set_status(directory, "running", attempt=attempt)
     job: Job | None = None
     try:
-        with _stoppable():
-            job = set_up(run, directory, attempt)
+        with _stoppable(), ExitStack() as opened:
+            job = set_up(run, directory, attempt, opened)
             train(job)
             finish(job)
         return _end(run, directory, attempt, "finished")
@@ -124,8 +129,13 @@ def execute(run: Run, directory: Path) -> store.Status:
         return _end(run, directory, attempt, "failed", f"{type(error).__name__}: {error}")
 
 
-def set_up(run: Run, directory: Path, attempt: int) -> Job:
-    """Write what is known before training and load the models that the objective needs."""
+def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = None) -> Job:
+    """Write what is known before training and load the models that the objective needs.
+
+    An engine with a process or memory of its own ends with `opened`; the suite's own needs none.
+    """
+    opened = opened or ExitStack()
+    check_installed(run)
     torch.set_num_threads(run.threads)
     preset = load_preset(run.algorithm)
     store.write_yaml(directory / "run.yaml", run.dump())
@@ -134,12 +144,14 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     store.write_json(directory / "formula.json", formula)
     start = starting_model(run)
     write_overlap(run, directory / "overlap.json")
+    instruments = Instruments(PhaseClock(device_clock(run.device)), MemoryMeter(run.device))
+    generate = opened.enter_context(engine_of(run, directory / LOG, instruments.clock))
     if run.evaluation.start:
-        for name, folder in start_evaluations(run, start):
+        for name, folder in start_evaluations(run, start, generate):
             copy_evaluation(name, folder, directory / "eval")
     torch.set_num_threads(run.threads)
     cast = make_cast(run, start.model)
-    instruments = Instruments(PhaseClock(device_clock(run.device)), MemoryMeter(run.device))
+    probe(run, generate, cast.policy)
     instruments.memory.own("policy", cast.policy.network)
     instruments.memory.own("optimizer", cast.optimizer)
     if cast.reference is not None:
@@ -147,15 +159,19 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     if cast.critic is not None and cast.critic_optimizer is not None:
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
-    sampler = Sampler(run, run.task, sample, instruments, directory / "reward_failures.jsonl")
+    sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
     learner = make_learner(run, cast, sampler, instruments)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
-    about = {"start": dict(start.about), "start_weights_sha256": checkpoint.weights_digest(cast.policy.network)}
+    about = {
+        "engine": engine_record(run),
+        "start": dict(start.about),
+        "start_weights_sha256": checkpoint.weights_digest(cast.policy.network),
+    }
     written = provenance(run.dump(), threads=torch.get_num_threads())
     store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
-    return Job(run, directory, attempt, start, learner, instruments)
+    return Job(run, directory, attempt, start, learner, instruments, generate)
 
 
 def make_learner(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> Learner:
@@ -244,7 +260,7 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
             prompt=job.run.prompt,
         )
         with job.instruments.phase("validation"):
-            score = pass_at_1(evaluate(job.policy, job.run.task, plan, sample))
+            score = pass_at_1(evaluate(job.policy, job.run.task, plan, job.generate))
         record = {**record, "validation/pass@1": score}
         if config.select == "validation" and score > job.live.best_score:
             job.live.best_update, job.live.best_score = update, score
@@ -300,7 +316,7 @@ def finish(job: Job) -> None:
     digest = checkpoint.weights_digest(policy.network)
     store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
     name = f"{run.algorithm} seed {run.seed} update {chosen}"
-    evaluate_final(run, policy, digest, job.directory / "eval", name)
+    evaluate_final(run, policy, digest, job.directory / "eval", name, job.generate)
     store.write_json(job.directory / "memory.json", job.instruments.memory.report())
     timings = store.read_jsonl(job.directory / "timings.jsonl").records
     store.write_json(job.directory / "throughput.json", throughput(timings))
