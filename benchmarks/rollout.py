@@ -129,7 +129,7 @@ def account(
     first = own_sampler(dataclasses.replace(setting, max_tokens=1))
     whole, prompts = ([_seconds(call, clock) for _ in range(repeats)] for call in (run, first))
     seconds = statistics.median(whole)
-    parts = breakdown(lambda: run(1), seconds)
+    parts = breakdown(lambda: run(1), seconds, repeats)
     roof = roof_of(setting, weights, machine, run(1))
     limited = max(("products", "memory", "dispatch"), key=lambda name: sum(step.limit == name for step in roof))
     lines = table(parts, f"our time, {setting.rows} rows")

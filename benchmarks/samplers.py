@@ -138,8 +138,10 @@ def trl_sampler(setting: Setting, stack: ExitStack, continuous: bool = False) ->
     )  # fmt: skip
     tokenizer = copy.deepcopy(setting.model.tokenizer)
     tokenizer.pad_token_id = setting.model.pad_id
+    network = copy.deepcopy(setting.model.network)
+    setattr(network, "is_quantized", False)  # a GGUF file was dequantised when it was loaded
     trainer = GRPOTrainer(
-        model=copy.deepcopy(setting.model.network),
+        model=network,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=config,
         train_dataset=Dataset.from_dict({"prompt": ["1+1="] * setting.rows}),

@@ -61,7 +61,8 @@ def test_engines_take_turns_and_are_compared_with_the_roof(root: Path, tmp_path:
 
 def test_two_trials_run_in_both_ways(root: Path, tmp_path: Path) -> None:
     small = (
-        "warm_start=null", f"output.cache={tmp_path}", "budget.updates=2", "rollout.prompts=2", "rollout.group_size=2",
+        "warm_start=null", "reward.source=random", f"output.cache={tmp_path}", "budget.updates=2",
+        "rollout.prompts=2", "rollout.group_size=8",
         "validation.every=0", "evaluation.problems=1", "evaluation.samples=1", "evaluation.ks=[1]",
         "evaluation.start=false",
     )  # fmt: skip
