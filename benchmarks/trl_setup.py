@@ -110,5 +110,6 @@ def run_of(job: dict[str, Any], *, prepared: bool = True) -> "Run":
         layer["optimizer"] = {**layer["optimizer"], "max_grad_norm": NO_CLIP}
     if job.get("frozen") and job["algorithm"] != "dpo":
         for name in {"optimizer", "critic"} & layer.keys():
-            layer[name] = {**layer[name], "lr": FROZEN_LR}
+            # Unclipped, because the gradients are compared with their length.
+            layer[name] = {**layer[name], "lr": FROZEN_LR, "max_grad_norm": NO_CLIP}
     return build_run(layer, OBJECTIVES[job["algorithm"]], nested(parse_overrides(job.get("overrides", []))))

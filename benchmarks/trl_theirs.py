@@ -196,12 +196,13 @@ def grpo(channel: Channel, job: dict[str, Any]) -> None:
     run, folder = run_of(job), f"{job['folder']}/model"
     network = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     laps, count = Laps(channel), Counting()
-    rounds = 1 if job["frozen"] else job["rounds"]
+    # The end of an epoch costs TRL time, so the data set is as long as the measurement, also where it repeats itself.
+    prompts = list(prompts_of(run, 1)) * job["rounds"] if job["frozen"] else list(prompts_of(run, job["rounds"]))
     trainer = trl.GRPOTrainer(
         model=network,
         reward_funcs=reward_function(run, job["end_ids"], count.rewards),
         args=trl.GRPOConfig(**grpo_arguments(run, job)),
-        train_dataset=Dataset.from_list(list(prompts_of(run, rounds))),
+        train_dataset=Dataset.from_list(prompts),
         processing_class=AutoTokenizer.from_pretrained(folder),
         rollout_func=frozen_rollout(Path(job["folder"]) / "rollout.json") if job["frozen"] else None,
         callbacks=[holding_callback(channel, laps, count, job, network)],
