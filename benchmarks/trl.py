@@ -248,19 +248,25 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def refusal(options: argparse.Namespace) -> str | None:
+    """What is wrong with the command line or missing here, in a sentence; None where nothing is."""
+    if (options.algorithm == "ppo") != (options.ppo_python is not None):
+        return "--algorithm ppo and --ppo-python go together: TRL 1.12 needs its own environment, see --help"
+    if options.algorithm in ("ppo", "dpo") and options.model != "tiny":
+        return f"--algorithm {options.algorithm} needs a model that solves problems: --model tiny"
+    if options.algorithm == "dpo" and options.tier == "C":
+        return "--algorithm dpo trains on fixed pairs, so there is no tier C: leave --tier out"
+    if trl_machine.installed("trl") != TRL_VERSION:
+        return f"this comparison needs TRL {TRL_VERSION}: make reference, or pip install -e '.[reference]'"
+    return None
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print; 2 where something is missing."""
     options = options_of(arguments)
-    if trl_machine.installed("trl") != TRL_VERSION:
-        print(f"this comparison needs TRL {TRL_VERSION}: make reference, or pip install -e '.[reference]'")
-        return 2
-    if (options.algorithm == "ppo") != (options.ppo_python is not None):
-        print("--algorithm ppo and --ppo-python go together: TRL 1.12 needs its own environment, see --help")
-        return 2
-    if options.algorithm in ("ppo", "dpo") and options.model != "tiny":
-        print(
-            f"--algorithm {options.algorithm} is compared on --model tiny alone: it needs a model that solves problems"
-        )
+    refused = refusal(options)
+    if refused:
+        print(refused, file=sys.stderr)
         return 2
     machine = trl_machine.describe()
     with tempfile.TemporaryDirectory() as folder:
@@ -271,7 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
             made = helper.ask(do="prepare") | {"flops": helper.ask(do="gemm")["flops"]}
             print(introduction(options, machine, made))
             found = {}
-            if options.tier != "C" or options.algorithm == "dpo":
+            if options.tier != "C":
                 found["update_only"] = update_only(options, helper, made, folder)
             if options.tier != "B" and options.algorithm != "dpo":
                 found["end_to_end"] = end_to_end(options, helper, made, folder)

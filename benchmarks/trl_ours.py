@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 from trl_channel import Channel, Laps, keep_first_gradient
-from trl_setup import NotHere, run_of
+from trl_setup import NotHere, prompt_format, run_of
 
 from bench.dialect import ConfigError
 from bench.generate import Completion, sample
 from bench.instruments import Instruments
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
-from bench.models import LanguageModel, load_pretrained, save_folder
+from bench.models import LanguageModel, load_folder, save_folder
 from bench.prepare import PreparationFailed, starting_model
 from bench.prompting import encode_prompts
 from bench.rollout import Group, PromptStream, Sampler
@@ -41,6 +41,11 @@ def gemm_rate(dtype: torch.dtype) -> float:
     return 2 * GEMM_SIZE**3 / statistics.median(seconds[5:])
 
 
+def model_of(job: dict[str, Any]) -> LanguageModel:
+    """The model in the job's folder, which the other side loads too."""
+    return load_folder(Path(job["folder"]) / "model", prompt_format(job))
+
+
 def instruments() -> Instruments:
     meter = MemoryMeter("cpu")
     meter.metering = False
@@ -53,7 +58,7 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
     save_folder(starting_model(run_of(job, prepared=False)).model, folder / "model")
     run = run_of(job)
     torch.set_num_threads(run.threads)
-    model = load_pretrained(run.model)
+    model = model_of(job)
     problems = PromptStream(run.task, run.seed, run.rollout.prompts).round(0)
     groups = Sampler(run, run.task, sample, instruments()).groups(model, problems, 0)
     if job["algorithm"] == "ppo":
@@ -95,7 +100,7 @@ def for_ppo(job: dict[str, Any]) -> dict[str, Any]:
     """What TRL's PPO is told, which cannot read a run: optimizer, the objective's constants, and the prompts."""
     run = run_of(job)
     objective: Any = run.objective
-    model = load_pretrained(run.model)
+    model = model_of(job)
     stream = PromptStream(run.task, run.seed, run.rollout.prompts)
     rounds = [encode_prompts(model, run.task, stream.round(i), run.prompt) for i in range(job["rounds"])]
     return {
@@ -138,7 +143,7 @@ def measure(channel: Channel, job: dict[str, Any]) -> None:
     tools = instruments()
     engine = FrozenEngine(folder / "rollout.json") if frozen else sample
     sampler = Sampler(run, run.task, engine, tools)
-    cast = make_cast(run, load_pretrained(run.model))
+    cast = make_cast(run, model_of(job))
     learner = make_learner(run, cast, sampler, tools)
     learner.prepare()
     prepared = tools.clock.take(attempt=1, update=0, metered=False)

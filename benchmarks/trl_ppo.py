@@ -7,6 +7,7 @@ for is a module that reads the tokens and gives the verdict itself, so that both
 import json
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ def holding_callback(channel: Channel, laps: Laps, losses: dict[str, float], job
             if not laps.hold():
                 raise SystemExit
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        def on_log(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+            logs = known["logs"]
             losses.update(loss=logs["loss/policy_avg"], value=logs["loss/value_avg"], reward=logs["objective/scores"])
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -127,10 +129,10 @@ def holding_callback(channel: Channel, laps: Laps, losses: dict[str, float], job
 
 def train(channel: Channel, job: dict[str, Any]) -> None:
     """PPOTrainer on the same model folder and prompts; value model and reference of the policy's size."""
-    import trl.experimental.ppo.ppo_trainer as ppo
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+    ppo: Any = import_module("trl.experimental.ppo.ppo_trainer")
     folder = f"{job['folder']}/model"
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     policy, reference = (AutoModelForCausalLM.from_pretrained(folder, dtype="float32") for _ in range(2))

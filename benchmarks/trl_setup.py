@@ -2,7 +2,7 @@
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from bench.config import Run
@@ -72,6 +72,11 @@ def smollm2_folder() -> str:
     return str(Path(package.origin).parent)
 
 
+def prompt_format(job: dict[str, Any]) -> Literal["chat", "plain"]:
+    """How prompts are written: the small models know no chat."""
+    return "chat" if job["model"] == "smollm2" else "plain"
+
+
 def run_of(job: dict[str, Any], *, prepared: bool = True) -> "Run":
     """The run of a job: the same for both sides, but for the knobs that only ours reads.
 
@@ -85,8 +90,8 @@ def run_of(job: dict[str, Any], *, prepared: bool = True) -> "Run":
     if job["algorithm"] != "ppo":
         del layer["critic"]
     if prepared:
-        written = "chat" if job["model"] == "smollm2" else "plain"
-        layer |= {"model": {"kind": "pretrained", "path": f"{job['folder']}/model", "prompt_format": written}}
+        saved = {"kind": "pretrained", "path": f"{job['folder']}/model", "prompt_format": prompt_format(job)}
+        layer |= {"model": saved}
         layer |= {"warm_start": None}
     elif job["model"] == "smollm2":
         layer["model"] = {**layer["model"], "path": smollm2_folder()}
@@ -105,5 +110,6 @@ def run_of(job: dict[str, Any], *, prepared: bool = True) -> "Run":
         layer["optimizer"] = {**layer["optimizer"], "max_grad_norm": NO_CLIP}
     if job.get("frozen") and job["algorithm"] != "dpo":
         for name in {"optimizer", "critic"} & layer.keys():
-            layer[name] = {**layer[name], "lr": FROZEN_LR}
+            # Unclipped, because the gradients are compared with their length.
+            layer[name] = {**layer[name], "lr": FROZEN_LR, "max_grad_norm": NO_CLIP}
     return build_run(layer, OBJECTIVES[job["algorithm"]], nested(parse_overrides(job.get("overrides", []))))

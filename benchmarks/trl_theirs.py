@@ -7,6 +7,7 @@ microbatch, fused AdamW, no logging, saving or checkpointing. vLLM, TRL's fast e
 import json
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -190,17 +191,18 @@ def grpo(channel: Channel, job: dict[str, Any]) -> None:
     """GRPOTrainer on the same model folder, prompts and reward."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
 
+    trl: Any = import_module("trl")
     run, folder = run_of(job), f"{job['folder']}/model"
     network = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     laps, count = Laps(channel), Counting()
-    rounds = 1 if job["frozen"] else job["rounds"]
-    trainer = GRPOTrainer(
+    # The end of an epoch costs TRL time, so the data set is as long as the measurement, also where it repeats itself.
+    prompts = list(prompts_of(run, 1)) * job["rounds"] if job["frozen"] else list(prompts_of(run, job["rounds"]))
+    trainer = trl.GRPOTrainer(
         model=network,
         reward_funcs=reward_function(run, job["end_ids"], count.rewards),
-        args=GRPOConfig(**grpo_arguments(run, job)),
-        train_dataset=Dataset.from_list(list(prompts_of(run, rounds))),
+        args=trl.GRPOConfig(**grpo_arguments(run, job)),
+        train_dataset=Dataset.from_list(prompts),
         processing_class=AutoTokenizer.from_pretrained(folder),
         rollout_func=frozen_rollout(Path(job["folder"]) / "rollout.json") if job["frozen"] else None,
         callbacks=[holding_callback(channel, laps, count, job, network)],
@@ -221,9 +223,10 @@ def dpo(channel: Channel, job: dict[str, Any]) -> None:
     """DPOTrainer on the same pairs, all of them in every update, reference log-probabilities taken once before."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import DPOConfig, DPOTrainer
 
-    run, folder = run_of(job), f"{job['folder']}/model"
+    trl: Any = import_module("trl")
+    run: Any = run_of(job)
+    folder = f"{job['folder']}/model"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     network = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     pairs = json.loads((Path(job["folder"]) / "pairs.json").read_text())
@@ -240,9 +243,9 @@ def dpo(channel: Channel, job: dict[str, Any]) -> None:
     }
     laps, count = Laps(channel), Counting()
     count.completions = 2 * len(pairs)
-    trainer = DPOTrainer(
+    trainer = trl.DPOTrainer(
         model=network,
-        args=DPOConfig(**settings),
+        args=trl.DPOConfig(**settings),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
         callbacks=[holding_callback(channel, laps, count, job, network)],
