@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from bench.decode import OwnDecoding
+from bench.decode import DROP_BELOW, OwnDecoding
 from bench.decoder_weights import DecoderWeights, decoder_weights, decodes_natively
 from bench.draw import draw, greedy
 from bench.models import LanguageModel
@@ -172,8 +172,9 @@ class _ForwardDecoding:
 
     def drop(self, over: Tensor) -> Tensor:
         order = (~over).nonzero().flatten()
-        if len(order) < len(over):
-            self._keep(order)
+        if len(order) > DROP_BELOW * len(over):
+            return torch.arange(len(over), device=over.device)
+        self._keep(order)
         return order
 
     def _keep(self, order: Tensor) -> None:
@@ -246,8 +247,9 @@ def _completions(tokens: Tensor, logps: Tensor, ends: Tensor) -> list[Completion
     """What each row has up to its first end token: a row may have gone on after it, among others that had to."""
     ids, values = tokens.cpu().numpy(), logps.cpu().numpy().astype(np.float64)
     is_end = np.isin(ids, ends.cpu().numpy())
-    terminated = is_end.any(axis=1)
-    lengths = np.where(terminated, is_end.argmax(axis=1) + 1, ids.shape[1])
+    first = is_end.argmax(axis=1)
+    terminated = is_end[np.arange(len(ids)), first]
+    lengths = np.where(terminated, first + 1, ids.shape[1])
     if np.isnan(values[np.arange(ids.shape[1]) < lengths[:, None]]).any():
         raise NotFinite("the model's logits are not finite")
     return [

@@ -35,19 +35,12 @@ OWN = {
     "qwen3": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 16}),
     "mistral": ("Mistral", {"num_key_value_heads": 2, "sliding_window": None}),
 }
+GPT2 = {
+    "vocab_size": 20, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "bos_token_id": None,
+    "eos_token_id": 1,
+}  # fmt: skip
 GENERAL = {
-    "gpt2": (
-        "GPT2LMHeadModel",
-        {
-            "vocab_size": 20,
-            "n_positions": 64,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 2,
-            "bos_token_id": None,
-            "eos_token_id": 1,
-        },
-    ),  # fmt: skip
+    "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt_neox": ("GPTNeoXForCausalLM", SMALL),
     "gemma2": ("Gemma2ForCausalLM", SMALL | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4}),
     "sliding": ("MistralForCausalLM", SMALL | {"num_key_value_heads": 2, "sliding_window": 4}),
