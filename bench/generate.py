@@ -220,7 +220,7 @@ def _sample_batch(
     logits = _finite(decoding.prefill())
     for t in range(max_tokens):
         if temperature not in (0, 1):
-            logits = logits / temperature
+            logits.div_(temperature)
         token, logp = greedy(logits) if temperature == 0 else draw(logits, draws[alive, t], top_p)
         tokens[alive, t], logps[alive, t] = token, logp
         if t + 1 == max_tokens:
