@@ -93,13 +93,16 @@ def sample(
 ) -> list[list[Completion]]:
     """The built-in sampler. Batches are cut at 512 rows or 1 GiB of probabilities, keys and values.
 
+    Tokens depend on their keys alone; log-probabilities are those of the whole distribution, in float32.
+
     Raises:
         ContextTooSmall: the longest prompt and `max_tokens` more do not fit the model's positions.
         NotFinite: there is nothing to draw from.
     """
     check_context(model, prompts, max_tokens)
     finished: list[list[Completion]] = [[] for _ in prompts]
-    with torch.inference_mode():
+    # In the weights' own precision, whatever stands around this call.
+    with torch.inference_mode(), torch.autocast(model.network.device.type, enabled=False):
         weights = decoder_weights(model.network) if decodes_natively(model.network) else None
         num_prompts, members = _batch_shape(model, prompts, len(keys[0]), max_tokens, weights is not None)
         for p, m in product(range(0, len(prompts), num_prompts), range(0, len(keys[0]), members)):

@@ -183,3 +183,15 @@ def test_what_is_not_the_plain_architecture_goes_through_its_own_forward(
 )
 def test_variants_go_through_their_own_forward(options: dict[str, Any]) -> None:
     assert not decodes_natively(random_network("LlamaForCausalLM", SMALL | options))
+
+
+def test_sampling_is_the_same_while_training_with_checkpointing_and_autocast() -> None:
+    """Gradient checkpointing hooks the embedding, autocast would change the products: neither reaches the sampler."""
+    for network in (own_network("llama"), random_network(*GENERAL["gpt2"])):
+        model = LanguageModel(network, character_tokenizer("0123456789+=abcde"), "plain")
+        plain = sample(model, PROMPTS, [[1, 2]] * 4, max_tokens=5, temperature=1.0)
+        native = decodes_natively(network)
+        network.gradient_checkpointing_enable()
+        assert decodes_natively(network) == native
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert sample(model, PROMPTS, [[1, 2]] * 4, max_tokens=5, temperature=1.0) == plain
