@@ -14,7 +14,7 @@ _PREFILL_TOKENS = 8192
 _FEWEST_PRODUCTS = 400
 """Batched products of fewer multiplications bypass BLAS on CPU, and cost more than enough columns that are masked."""
 
-_DROP_BELOW = 15 / 16
+DROP_BELOW = 15 / 16
 """Rows are let go when no more than this share stays: keys and values of those that stay are copied."""
 
 
@@ -64,7 +64,7 @@ class OwnDecoding:
         x = F.embedding(ids.flatten(), weights.embedding)
         grouped = weights.num_heads != weights.num_kv_heads
         for layer, kept in zip(weights.layers, self.prompt_cache, strict=True):
-            q, k, v = (part.unflatten(0, ids.shape).transpose(1, 2) for part in _qkv(weights, layer, x, cos, sin))
+            q, k, v = [part.unflatten(0, ids.shape).transpose(1, 2) for part in _qkv(weights, layer, x, cos, sin)]
             for new, old in zip((k, v), kept.unflatten(1, (self.num_prompts, -1)), strict=True):
                 old[start:stop] = new
             attended = F.scaled_dot_product_attention(
@@ -80,7 +80,8 @@ class OwnDecoding:
         cos, sin = self.cos[self.positions][:, None], self.sin[self.positions][:, None]
         x = F.embedding(token, weights.embedding)
         for layer, prompt, kept in zip(weights.layers, self.prompt_cache, self.cache, strict=True):
-            attended = self._attend(*_qkv(weights, layer, x, cos, sin), prompt, kept)
+            q, k, v = _qkv(weights, layer, x, cos, sin)
+            attended = self._attend(q, k, v, prompt, kept)
             x = _after_attention(weights, layer, x, attended)
         self.column += 1
         self.positions = self.positions + 1
@@ -116,7 +117,7 @@ class OwnDecoding:
         over = over.view(self.num_prompts, self.members)
         going = (~over).sum(dim=1)
         prompts, members = going.nonzero().flatten(), int(going.max())
-        if len(prompts) * members > _DROP_BELOW * over.numel():
+        if len(prompts) * members > DROP_BELOW * over.numel():
             return torch.arange(over.numel(), device=over.device)
         chosen = over[prompts].to(torch.int8).argsort(dim=1, stable=True)[:, :members]
         heads = torch.arange(self.weights.num_kv_heads, device=over.device)
@@ -133,7 +134,9 @@ class OwnDecoding:
         return F.linear(_norm(x, self.weights.norm, self.weights.epsilon), *self.weights.head).float()
 
 
-def _qkv(weights: DecoderWeights, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor) -> list[Tensor]:
+def _qkv(
+    weights: DecoderWeights, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries and keys, and values, of each token: (tokens, heads, head size)."""
     size, num_q, num_kv = weights.head_size, weights.num_heads, weights.num_kv_heads
     projected = _project(_norm(x, layer.attention_norm, weights.epsilon), layer.qkv).unflatten(-1, (-1, size))
@@ -145,7 +148,8 @@ def _qkv(weights: DecoderWeights, layer: LayerWeights, x: Tensor, cos: Tensor, s
     rotated, half = turned * cos, size // 2
     rotated[..., :half].addcmul_(turned[..., half:], sin[..., :half], value=-1)
     rotated[..., half:].addcmul_(turned[..., :half], sin[..., half:])
-    return [*rotated.split([num_q, num_kv], dim=1), v]
+    q, k = rotated.split([num_q, num_kv], dim=1)
+    return q, k, v
 
 
 def _after_attention(weights: DecoderWeights, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:

@@ -66,6 +66,8 @@ def decodes_natively(network: PreTrainedModel) -> bool:
     layer_types = getattr(config, "layer_types", None) or (["sliding_attention"] if sliding else [])
     rotary: Any = network.model.rotary_emb
     head_size = network.model.layers[0].self_attn.head_dim
+    # Gradient checkpointing hooks the embedding, for the backward pass only.
+    harmless = {handle.id for handle in getattr(network, "_require_grads_hooks", [])}
     return (
         config.hidden_act == "silu"
         and all(kind == "full_attention" for kind in layer_types)
@@ -73,14 +75,15 @@ def decodes_natively(network: PreTrainedModel) -> bool:
         and 2 * rotary.inv_freq.numel() == head_size
         and len({(p.dtype, p.device) for p in network.parameters()}) == 1
         and network.dtype in _DTYPES
-        and all(_is_plain(module, type(network).__module__) for module in network.modules())
+        and all(_is_plain(module, type(network).__module__, harmless) for module in network.modules())
     )
 
 
-def _is_plain(module: nn.Module, family: str) -> bool:
+def _is_plain(module: nn.Module, family: str, harmless: set[int]) -> bool:
     """Whether a module is exactly what its family or PyTorch defines: no subclass, hook or replaced forward."""
     known = type(module) in _PLAIN or type(module).__module__ == family
-    return known and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    hooks = {*module._forward_hooks, *module._forward_pre_hooks} - harmless
+    return known and not hooks and "forward" not in vars(module)
 
 
 def decoder_weights(network: PreTrainedModel) -> DecoderWeights:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from bench.decode import OwnDecoding
+from bench.decode import DROP_BELOW, OwnDecoding
 from bench.decoder_weights import DecoderWeights, decoder_weights, decodes_natively
 from bench.draw import draw, greedy
 from bench.models import LanguageModel
@@ -93,13 +93,16 @@ def sample(
 ) -> list[list[Completion]]:
     """The built-in sampler. Batches are cut at 512 rows or 1 GiB of probabilities, keys and values.
 
+    Tokens depend on their keys alone; log-probabilities are those of the whole distribution, in float32.
+
     Raises:
         ContextTooSmall: the longest prompt and `max_tokens` more do not fit the model's positions.
         NotFinite: there is nothing to draw from.
     """
     check_context(model, prompts, max_tokens)
     finished: list[list[Completion]] = [[] for _ in prompts]
-    with torch.inference_mode():
+    # In the weights' own precision, whatever stands around this call.
+    with torch.inference_mode(), torch.autocast(model.network.device.type, enabled=False):
         weights = decoder_weights(model.network) if decodes_natively(model.network) else None
         num_prompts, members = _batch_shape(model, prompts, len(keys[0]), max_tokens, weights is not None)
         for p, m in product(range(0, len(prompts), num_prompts), range(0, len(keys[0]), members)):
@@ -172,8 +175,9 @@ class _ForwardDecoding:
 
     def drop(self, over: Tensor) -> Tensor:
         order = (~over).nonzero().flatten()
-        if len(order) < len(over):
-            self._keep(order)
+        if len(order) > DROP_BELOW * len(over):
+            return torch.arange(len(over), device=over.device)
+        self._keep(order)
         return order
 
     def _keep(self, order: Tensor) -> None:
@@ -219,7 +223,7 @@ def _sample_batch(
     logits = _finite(decoding.prefill())
     for t in range(max_tokens):
         if temperature not in (0, 1):
-            logits = logits / temperature
+            logits.div_(temperature)
         token, logp = greedy(logits) if temperature == 0 else draw(logits, draws[alive, t], top_p)
         tokens[alive, t], logps[alive, t] = token, logp
         if t + 1 == max_tokens:
@@ -246,8 +250,9 @@ def _completions(tokens: Tensor, logps: Tensor, ends: Tensor) -> list[Completion
     """What each row has up to its first end token: a row may have gone on after it, among others that had to."""
     ids, values = tokens.cpu().numpy(), logps.cpu().numpy().astype(np.float64)
     is_end = np.isin(ids, ends.cpu().numpy())
-    terminated = is_end.any(axis=1)
-    lengths = np.where(terminated, is_end.argmax(axis=1) + 1, ids.shape[1])
+    first = is_end.argmax(axis=1)
+    terminated = is_end[np.arange(len(ids)), first]
+    lengths = np.where(terminated, first + 1, ids.shape[1])
     if np.isnan(values[np.arange(ids.shape[1]) < lengths[:, None]]).any():
         raise NotFinite("the model's logits are not finite")
     return [

@@ -35,19 +35,12 @@ OWN = {
     "qwen3": ("Qwen3", {"num_key_value_heads": 2, "head_dim": 16}),
     "mistral": ("Mistral", {"num_key_value_heads": 2, "sliding_window": None}),
 }
+GPT2 = {
+    "vocab_size": 20, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "bos_token_id": None,
+    "eos_token_id": 1,
+}  # fmt: skip
 GENERAL = {
-    "gpt2": (
-        "GPT2LMHeadModel",
-        {
-            "vocab_size": 20,
-            "n_positions": 64,
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 2,
-            "bos_token_id": None,
-            "eos_token_id": 1,
-        },
-    ),  # fmt: skip
+    "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt_neox": ("GPTNeoXForCausalLM", SMALL),
     "gemma2": ("Gemma2ForCausalLM", SMALL | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4}),
     "sliding": ("MistralForCausalLM", SMALL | {"num_key_value_heads": 2, "sliding_window": 4}),
@@ -190,3 +183,15 @@ def test_what_is_not_the_plain_architecture_goes_through_its_own_forward(
 )
 def test_variants_go_through_their_own_forward(options: dict[str, Any]) -> None:
     assert not decodes_natively(random_network("LlamaForCausalLM", SMALL | options))
+
+
+def test_sampling_is_the_same_while_training_with_checkpointing_and_autocast() -> None:
+    """Gradient checkpointing hooks the embedding, autocast would change the products: neither reaches the sampler."""
+    for network in (own_network("llama"), random_network(*GENERAL["gpt2"])):
+        model = LanguageModel(network, character_tokenizer("0123456789+=abcde"), "plain")
+        plain = sample(model, PROMPTS, [[1, 2]] * 4, max_tokens=5, temperature=1.0)
+        native = decodes_natively(network)
+        network.gradient_checkpointing_enable()
+        assert decodes_natively(network) == native
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert sample(model, PROMPTS, [[1, 2]] * 4, max_tokens=5, temperature=1.0) == plain
