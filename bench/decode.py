@@ -37,15 +37,16 @@ class OwnDecoding:
         heads, size, like = weights.num_kv_heads, weights.head_size, weights.embedding
         self.fewest = -(-_FEWEST_PRODUCTS // (weights.num_heads // heads * size))
         room, num_layers = max(max_tokens, self.fewest), len(weights.layers)
-        self.prompt_cache = like.new_empty(num_layers, 2, num_prompts * heads, width, size)
+        kept = {"dtype": weights.products, "device": like.device}
+        self.prompt_cache = torch.empty(num_layers, 2, num_prompts * heads, width, size, **kept)
         # Zeros, not whatever stood there: what is masked must still be finite.
-        self.cache = like.new_zeros(num_layers, 2, num_prompts * heads * members, room, size)
+        self.cache = torch.zeros(num_layers, 2, num_prompts * heads * members, room, size, **kept)
         columns = torch.arange(width + room, device=like.device)
         self.cos, self.sin = (table[0] for table in weights.rotary(like, columns[None]))
         self.positions = (width - padding).repeat_interleave(members)
         masked = (columns[:width] < padding[:, None]).repeat_interleave(heads, dim=0)[:, None]
-        self.prompt_bias = like.new_zeros(masked.shape).masked_fill_(masked, -torch.inf)
-        self.bias = like.new_full((1, 1, room), -torch.inf)
+        self.prompt_bias = torch.zeros(masked.shape, **kept).masked_fill_(masked, -torch.inf)
+        self.bias = torch.full((1, 1, room), -torch.inf, **kept)
 
     def prefill(self) -> Tensor:
         """Feed the prompts, each once; float32 logits (rows, vocabulary) of what follows them."""
@@ -131,7 +132,7 @@ class OwnDecoding:
         return order
 
     def _logits(self, x: Tensor) -> Tensor:
-        return F.linear(_norm(x, self.weights.norm, self.weights.epsilon), *self.weights.head).float()
+        return _project(_norm(x, self.weights.norm, self.weights.epsilon), (self.weights.head,)).float()
 
 
 def _qkv(
@@ -141,6 +142,7 @@ def _qkv(
     size, num_q, num_kv = weights.head_size, weights.num_heads, weights.num_kv_heads
     projected = _project(_norm(x, layer.attention_norm, weights.epsilon), layer.qkv).unflatten(-1, (-1, size))
     turned, v = projected.split([num_q + num_kv, num_kv], dim=1)
+    turned = turned.to(cos.dtype)
     if layer.head_norms is not None:
         q_norm, k_norm = layer.head_norms
         q, k = turned.split([num_q, num_kv], dim=1)
@@ -148,7 +150,7 @@ def _qkv(
     rotated, half = turned * cos, size // 2
     rotated[..., :half].addcmul_(turned[..., half:], sin[..., :half], value=-1)
     rotated[..., half:].addcmul_(turned[..., :half], sin[..., half:])
-    q, k = rotated.split([num_q, num_kv], dim=1)
+    q, k = rotated.to(weights.products).split([num_q, num_kv], dim=1)
     return q, k, v
 
 
@@ -164,6 +166,7 @@ def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _project(x: Tensor, parts: tuple[Linear, ...]) -> Tensor:
+    x = x.to(parts[0][0].dtype)
     if len(parts) == 1:
         return F.linear(x, *parts[0])
     return torch.cat([F.linear(x, *part) for part in parts], dim=-1)
@@ -172,5 +175,7 @@ def _project(x: Tensor, parts: tuple[Linear, ...]) -> Tensor:
 def _add(x: Tensor, y: Tensor, linear: Linear) -> Tensor:
     """x + linear(y), in x's place."""
     weight, bias = linear
+    if x.dtype != weight.dtype:
+        return x.add_(F.linear(y, weight, bias))
     x.addmm_(y, weight.t())
     return x if bias is None else x.add_(bias)

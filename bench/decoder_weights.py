@@ -44,6 +44,8 @@ class DecoderWeights:
     """All that the decode path reads of a network."""
 
     embedding: Tensor
+    products: torch.dtype
+    """In which matrices are multiplied, and keys and values kept; all else is in the network's own."""
     layers: tuple[LayerWeights, ...]
     norm: Tensor
     head: Linear
@@ -86,17 +88,18 @@ def _is_plain(module: nn.Module, family: str, harmless: set[int]) -> bool:
     return known and not hooks and "forward" not in vars(module)
 
 
-def decoder_weights(network: PreTrainedModel) -> DecoderWeights:
-    """The weights of a network that `decodes_natively`; shared with it, except those that are stacked."""
+def decoder_weights(network: PreTrainedModel, products: torch.dtype) -> DecoderWeights:
+    """The weights of a network that `decodes_natively`; shared with it, except those that are stacked or rounded."""
     config, trunk = network.config, network.model
     first = trunk.layers[0].self_attn
     used = trunk.layers[: config.num_hidden_layers]
-    stacked = sum(p.numel() * p.element_size() for p in used.parameters()) <= _STACKED_BYTES
+    stacked = sum(p.numel() for p in used.parameters()) * products.itemsize <= _STACKED_BYTES
     return DecoderWeights(
         embedding=trunk.embed_tokens.weight,
-        layers=tuple(_layer_weights(layer, stacked) for layer in used),
+        products=products,
+        layers=tuple(_layer_weights(layer, stacked, products) for layer in used),
         norm=trunk.norm.weight,
-        head=_linear(network.lm_head),
+        head=_linear(network.lm_head, products),
         rotary=trunk.rotary_emb,
         num_heads=config.num_attention_heads,
         num_kv_heads=config.num_key_value_heads,
@@ -106,23 +109,23 @@ def decoder_weights(network: PreTrainedModel) -> DecoderWeights:
     )
 
 
-def _layer_weights(layer: Any, stacked: bool) -> LayerWeights:
+def _layer_weights(layer: Any, stacked: bool, products: torch.dtype) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
     join = _stacked if stacked else tuple
     norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
     return LayerWeights(
         attention_norm=layer.input_layernorm.weight,
-        qkv=join([_linear(module) for module in (attention.q_proj, attention.k_proj, attention.v_proj)]),
+        qkv=join([_linear(part, products) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]),
         head_norms=norms,
-        output=_linear(attention.o_proj),
+        output=_linear(attention.o_proj, products),
         mlp_norm=layer.post_attention_layernorm.weight,
-        gate_up=join([_linear(mlp.gate_proj), _linear(mlp.up_proj)]),
-        down=_linear(mlp.down_proj),
+        gate_up=join([_linear(mlp.gate_proj, products), _linear(mlp.up_proj, products)]),
+        down=_linear(mlp.down_proj, products),
     )
 
 
-def _linear(module: nn.Linear) -> Linear:
-    return module.weight, module.bias
+def _linear(module: nn.Linear, products: torch.dtype) -> Linear:
+    return module.weight.to(products), None if module.bias is None else module.bias.to(products)
 
 
 def _stacked(parts: list[Linear]) -> tuple[Linear, ...]:

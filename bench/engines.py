@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,7 +86,13 @@ def engine_of(run: Run, log: Path | None = None, clock: "PhaseClock | None" = No
     if not isinstance(run.engine, VllmEngine):
         from bench.generate import sample
 
-        yield sample
+        if run.compute.autocast == "none":
+            yield sample
+        else:
+            import torch
+
+            # In the trainer's precision: samples are then from the policy that is trained, and as fast.
+            yield partial(sample, precision=torch.bfloat16)
         return
     check_installed(run)
     from bench.generate_vllm import VllmGenerator

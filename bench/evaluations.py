@@ -127,8 +127,9 @@ def _start_evaluation(run: Run, start: Start, one: Wanted, generate: Generator) 
 
 
 def _engine_content(run: Run) -> dict[str, Any]:
-    """What samples depend on beside the model and the plan: an engine that is not the suite's own, and its version."""
-    return {} if run.engine.kind == "builtin" else {"engine": engine_record(run)}
+    """What samples depend on beside the model and the plan: precision, and an engine that is not the suite's own."""
+    precision = {} if run.compute.autocast == "none" else {"autocast": run.compute.autocast}
+    return precision if run.engine.kind == "builtin" else {**precision, "engine": engine_record(run)}
 
 
 def _evaluate(
@@ -159,7 +160,7 @@ def prepare(runs: Sequence[Run]) -> None:
     done: set[str] = set()
     for run in runs:
         dump = run.dump()
-        own = {name: dump[name] for name in ("evaluation", "task", "prompt", "engine")}
+        own = {name: dump[name] for name in ("evaluation", "task", "prompt", "engine", "compute")}
         key = data_digest({**start_content(run), **own})
         if key in done:
             continue

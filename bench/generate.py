@@ -90,10 +90,12 @@ def sample(
     max_tokens: int,
     temperature: float,
     top_p: float = 1.0,
+    precision: torch.dtype | None = None,
 ) -> list[list[Completion]]:
     """The built-in sampler. Batches are cut at 512 rows or 1 GiB of probabilities, keys and values.
 
-    Tokens depend on their keys alone; log-probabilities are those of the whole distribution, in float32.
+    Tokens depend on their keys alone; log-probabilities are those of the whole distribution, in float32. Matrices are
+    multiplied in `precision`, as autocast would; None is the weights' own, whatever stands around this call.
 
     Raises:
         ContextTooSmall: the longest prompt and `max_tokens` more do not fit the model's positions.
@@ -101,9 +103,10 @@ def sample(
     """
     check_context(model, prompts, max_tokens)
     finished: list[list[Completion]] = [[] for _ in prompts]
-    # In the weights' own precision, whatever stands around this call.
-    with torch.inference_mode(), torch.autocast(model.network.device.type, enabled=False):
-        weights = decoder_weights(model.network) if decodes_natively(model.network) else None
+    natively = decodes_natively(model.network)
+    cast = precision is not None and not natively
+    with torch.inference_mode(), torch.autocast(model.network.device.type, precision, enabled=cast):
+        weights = decoder_weights(model.network, precision or model.network.dtype) if natively else None
         num_prompts, members = _batch_shape(model, prompts, len(keys[0]), max_tokens, weights is not None)
         for p, m in product(range(0, len(prompts), num_prompts), range(0, len(keys[0]), members)):
             ids = prompts[p : p + num_prompts]

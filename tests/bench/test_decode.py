@@ -14,7 +14,7 @@ from bench.decode import OwnDecoding
 from bench.decoder_weights import decoder_weights, decodes_natively
 from bench.generate import sample
 from bench.models import LanguageModel, character_tokenizer
-from bench.policy import pad_left
+from bench.policy import Sequences, pad_left, token_logps
 
 SMALL = {
     "vocab_size": 20, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -71,7 +71,7 @@ def full_logits(network: PreTrainedModel, ids: Sequence[int]) -> torch.Tensor:
 
 def started(network: PreTrainedModel, members: int, max_tokens: int) -> OwnDecoding:
     padding = torch.tensor([max(map(len, PROMPTS)) - len(prompt) for prompt in PROMPTS])
-    return OwnDecoding(decoder_weights(network), pad_left(PROMPTS, 0), padding, members, max_tokens)
+    return OwnDecoding(decoder_weights(network, network.dtype), pad_left(PROMPTS, 0), padding, members, max_tokens)
 
 
 @torch.inference_mode()
@@ -195,3 +195,20 @@ def test_sampling_is_the_same_while_training_with_checkpointing_and_autocast() -
         assert decodes_natively(network) == native
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert sample(model, PROMPTS, [[1, 2]] * 4, max_tokens=5, temperature=1.0) == plain
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_sampler_in_bfloat16_gives_what_autocast_gives_the_trainer(native: bool) -> None:
+    network = own_network("qwen3") if native else random_network(*GENERAL["gpt2"])
+    model = LanguageModel(network, character_tokenizer("0123456789+=abcde"), "plain")
+    keys = [[1, 2], [3, 4], [5, 6], [7, 8]]
+    groups = sample(model, PROMPTS, keys, max_tokens=5, temperature=1.0, precision=torch.bfloat16)
+    prompts = [prompt for prompt in PROMPTS for _ in range(2)]
+    flat = [completion for own in groups for completion in own]
+    sequences = Sequences.of(prompts, [completion.token_ids for completion in flat], model.pad_id)
+    sampled = torch.tensor([list(c.logps) + [0.0] * (5 - len(c.logps)) for c in flat])[:, : max(sequences.lengths)]
+    exact = token_logps(network, sequences, 1.0).detach()
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = token_logps(network, sequences, 1.0).detach()
+    assert float((sampled - exact).abs().max()) > 1e-4
+    assert float((sampled - rounded).abs().mean()) < 0.05
