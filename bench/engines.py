@@ -128,14 +128,19 @@ def _starter(run: Run, config: VllmEngine, log: Path) -> Any:
     return start
 
 
-def probe(run: Run, generate: "Generator", model: "LanguageModel") -> None:
+def probe(run: Run, generate: "Generator", model: "LanguageModel") -> float:
     """Let an engine with weights of its own start, and sample a few completions that the trainer scores too.
+
+    Returns:
+        Largest difference of a token's log-probability that was found, in nats; 0 for the suite's own engine.
 
     Raises:
         EngineFailed, EngineMismatch: it cannot be used for this model; one line.
     """
-    if not isinstance(run.engine, VllmEngine):
-        return
+    from bench.generate_vllm import VllmGenerator
+
+    if not isinstance(generate, VllmGenerator):
+        return 0.0
     from bench.prompting import encode_prompts
     from bench.rollout import PromptStream
     from bench.seeding import stream_key
@@ -145,3 +150,4 @@ def probe(run: Run, generate: "Generator", model: "LanguageModel") -> None:
     prompts = encode_prompts(model, run.task, problems, run.prompt)
     tokens = min(_PROBE_TOKENS, run.rollout.max_completion_tokens)
     generate(model, prompts, keys, max_tokens=tokens, temperature=run.rollout.temperature)
+    return generate.gap
