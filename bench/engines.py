@@ -45,6 +45,11 @@ def engine_record(run: Run) -> dict[str, Any]:
     return {"kind": run.engine.kind, "package": package, "version": number}
 
 
+def engine_content(run: Run) -> dict[str, Any]:
+    """What samples depend on beside the model and the plan: an engine that is not the suite's own, and its version."""
+    return {} if run.engine.kind == "builtin" else {"engine": engine_record(run)}
+
+
 def check_installed(run: Run) -> None:
     """Raises EngineFailed if the run's engine is a package that is not here."""
     if isinstance(run.engine, VllmEngine) and _installed(run.device) is None:
