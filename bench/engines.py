@@ -95,16 +95,14 @@ def engine_of(run: Run, log: Path | None = None, clock: "PhaseClock | None" = No
     check_installed(run)
     from bench.generate_vllm import VllmGenerator
 
-    with TemporaryDirectory(prefix="bench-engine-") as folder:
-        start = _starter(run, run.engine, log or Path(folder) / LOG)
-        generate = VllmGenerator(run.engine, start, exact=run.device == "cpu", clock=clock)
-        try:
-            yield generate
-        finally:
-            generate.close()
+    generate = VllmGenerator(run.engine, _starter(run, run.engine, log), exact=run.device == "cpu", clock=clock)
+    try:
+        yield generate
+    finally:
+        generate.close()
 
 
-def _starter(run: Run, config: VllmEngine, log: Path) -> Any:
+def _starter(run: Run, config: VllmEngine, log: Path | None) -> Any:
     """How the engine starts on the run's device for a model."""
     options: dict[str, Any] = {
         "max_num_seqs": config.max_sequences,

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -275,6 +276,7 @@ def test_no_engine_outlives_a_trainer_that_is_killed(tiny_run: MakeRun, tmp_path
         [sys.executable, "-m", "bench.cli", "run", str(tmp_path / "run.yaml")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     try:
         directory = Path(run.output.root) / run.output.sweep / run.id
