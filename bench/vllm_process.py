@@ -93,7 +93,8 @@ def widen_heads() -> None:
     from vllm.model_executor.layers.attention import Attention  # pyright: ignore[reportMissingImports]
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # pyright: ignore[reportMissingImports]
 
-    init, forward, known = Attention.__init__, Attention.forward, CPUAttentionBackend.get_supported_head_sizes()
+    layer: Any = Attention
+    init, forward, known = layer.__init__, layer.forward, CPUAttentionBackend.get_supported_head_sizes()
 
     def wide_init(self: Any, num_heads: int, head_size: int, scale: float, *arguments: Any, **options: Any) -> None:
         own = head_size if options.get("head_size_v") else min((n for n in known if n >= head_size), default=head_size)
@@ -110,7 +111,7 @@ def widen_heads() -> None:
         ]
         return forward(self, *wide).view(-1, heads, self.head_size)[..., :size].flatten(1)
 
-    Attention.__init__, Attention.forward = wide_init, wide_forward
+    layer.__init__, layer.forward = wide_init, wide_forward
 
 
 def end_with_parent(parent: int) -> None:
