@@ -124,7 +124,8 @@ def spawn(
     folder = Path(tempfile.mkdtemp(prefix="bench-vllm-"))
     ours, theirs = socket.socketpair()
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(limits.answer) or 1, 0))
+        whole, rest = divmod(limits.answer, 1)
+        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(whole), int(1e6 * rest)))
     log = log or folder / LOG
     log.parent.mkdir(parents=True, exist_ok=True)
     with theirs, log.open("ab") as written:
