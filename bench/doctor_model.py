@@ -8,6 +8,7 @@ import torch
 
 from bench.config import PretrainedModel, Prompt, Run, TinyModel
 from bench.doctor import Check, Material
+from bench.generate import ContextTooSmall
 from bench.models import LanguageModel, ModelUnavailable, create_tiny, load_pretrained
 from bench.prompting import encode_prompts
 from tasks.parts.problem import Problem
@@ -38,6 +39,7 @@ def model_checks(run: Run, materials: Sequence[Material]) -> Iterator[Check]:
         return
     own = materials[0]
     yield round_trip(model, own)
+    yield from engine(run, model)
     try:
         yield lengths(run, model, materials)
         yield written(run, model, own)
@@ -60,6 +62,23 @@ def loaded(run: Run, model: LanguageModel) -> Check:
         how = "prompts are plain text"
     size_line = f"{size / 1e6:,.1f} million parameters, {context}"
     return Check("model", "ok", (name, size_line, f"{how} ({model.prompt_format})"))
+
+
+def engine(run: Run, model: LanguageModel) -> Iterator[Check]:
+    """Whether an engine with weights of its own starts, samples, and agrees with the trainer."""
+    if run.engine.kind == "builtin":
+        return
+    from bench.engines import EngineFailed, EngineMismatch, engine_of, engine_record, probe
+
+    about = engine_record(run)
+    name = " ".join(str(about[key]) for key in ("package", "version") if about.get(key)) or run.engine.kind
+    try:
+        with engine_of(run) as generate:
+            gap = probe(run, generate, model)
+    except (EngineFailed, EngineMismatch, ContextTooSmall) as error:
+        yield Check("engine", "fail", (name, str(error)))
+        return
+    yield Check("engine", "ok", (name, f"its log-probabilities are the trainer's within {gap:.1g} nats a token"))
 
 
 def room(run: Run, model: LanguageModel) -> Check:

@@ -46,6 +46,12 @@ def engine_record(run: Run) -> dict[str, Any]:
     return {"kind": run.engine.kind, "package": package, "version": number}
 
 
+def engine_content(run: Run) -> dict[str, Any]:
+    """What samples depend on beside the model and the plan: an engine that is not the suite's own, and its version."""
+    precision = {} if run.compute.autocast == "none" else {"autocast": run.compute.autocast}
+    return precision if run.engine.kind == "builtin" else {**precision, "engine": engine_record(run)}
+
+
 def check_installed(run: Run) -> None:
     """Raises EngineFailed if the run's engine is a package that is not here."""
     if isinstance(run.engine, VllmEngine) and _installed(run.device) is None:
@@ -97,16 +103,14 @@ def engine_of(run: Run, log: Path | None = None, clock: "PhaseClock | None" = No
     check_installed(run)
     from bench.generate_vllm import VllmGenerator
 
-    with TemporaryDirectory(prefix="bench-engine-") as folder:
-        start = _starter(run, run.engine, log or Path(folder) / LOG)
-        generate = VllmGenerator(run.engine, start, exact=run.device == "cpu", clock=clock)
-        try:
-            yield generate
-        finally:
-            generate.close()
+    generate = VllmGenerator(run.engine, _starter(run, run.engine, log), exact=run.device == "cpu", clock=clock)
+    try:
+        yield generate
+    finally:
+        generate.close()
 
 
-def _starter(run: Run, config: VllmEngine, log: Path) -> Any:
+def _starter(run: Run, config: VllmEngine, log: Path | None) -> Any:
     """How the engine starts on the run's device for a model."""
     options: dict[str, Any] = {
         "max_num_seqs": config.max_sequences,
@@ -135,14 +139,19 @@ def _starter(run: Run, config: VllmEngine, log: Path) -> Any:
     return start
 
 
-def probe(run: Run, generate: "Generator", model: "LanguageModel") -> None:
+def probe(run: Run, generate: "Generator", model: "LanguageModel") -> float:
     """Let an engine with weights of its own start, and sample a few completions that the trainer scores too.
+
+    Returns:
+        Largest difference of a token's log-probability that was found, in nats; 0 for the suite's own engine.
 
     Raises:
         EngineFailed, EngineMismatch: it cannot be used for this model; one line.
     """
-    if not isinstance(run.engine, VllmEngine):
-        return
+    from bench.generate_vllm import VllmGenerator
+
+    if not isinstance(generate, VllmGenerator):
+        return 0.0
     from bench.prompting import encode_prompts
     from bench.rollout import PromptStream
     from bench.seeding import stream_key
@@ -152,3 +161,4 @@ def probe(run: Run, generate: "Generator", model: "LanguageModel") -> None:
     prompts = encode_prompts(model, run.task, problems, run.prompt)
     tokens = min(_PROBE_TOKENS, run.rollout.max_completion_tokens)
     generate(model, prompts, keys, max_tokens=tokens, temperature=run.rollout.temperature)
+    return generate.gap

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,12 +15,13 @@ from pydantic import ValidationError
 from bench import fingerprint
 from bench.catalog import UnknownName, load_task_class, nearest
 from bench.checkpoint import weights_digest
-from bench.config import PretrainedModel, Prompt, local_path
+from bench.config import PretrainedModel, Prompt, Run, local_path
 from bench.dialect import ConfigError
+from bench.engines import EngineFailed, EngineMismatch, engine_content, engine_of
 from bench.evaluation import Estimates, read_estimates
 from bench.evaluation.driver import Plan
 from bench.evaluation.resumable import Place, evaluate_once, evaluation_key, read_manifest
-from bench.generate import ContextTooSmall, check_context, sample
+from bench.generate import ContextTooSmall, Generator, check_context, sample
 from bench.loading import load_run, parse_overrides
 from bench.models import LanguageModel, ModelUnavailable, load_folder, load_pretrained
 from bench.problems import load_problems, num_problems
@@ -76,6 +78,8 @@ class Opened:
     values: Mapping[str, Any]
     home: Path
     """Where results belong."""
+    run: Run | None = None
+    """The run, whose engine samples; a bare model is sampled with the suite's own."""
 
 
 _DEFAULTS = {"problems": 100, "samples": 16, "top_p": 1.0, "max_completion_tokens": 512}
@@ -115,10 +119,11 @@ def evaluate_target(request: Request) -> list[Answer]:
             problems = load_problems(task, plan.split, 0, plan.problems)
             check_context(model, encode_prompts(model, task, problems, plan.prompt), plan.max_completion_tokens)
         weights = weights_digest(model.network)
-        return [_evaluated(request, opened.home, model, weights, task, plan, ks) for task, plan in plans]
+        with nullcontext(sample) if opened.run is None else engine_of(opened.run) as generate:
+            return [_evaluated(request, opened, model, weights, task, plan, ks, generate) for task, plan in plans]
     except ContextTooSmall as error:
         raise ConfigError([str(error).replace("rollout.max_completion_tokens", "--max-tokens")]) from None
-    except ModelUnavailable as error:
+    except (ModelUnavailable, EngineFailed, EngineMismatch) as error:
         raise ConfigError([str(error)]) from None
     except ValueError as error:
         raise error if isinstance(error, ConfigError) else ConfigError([_as_option(str(error))]) from None
@@ -159,16 +164,24 @@ def _as_option(line: str) -> str:
 
 
 def _evaluated(
-    request: Request, home: Path, model: LanguageModel, weights: str, task: Task, plan: Plan, ks: Sequence[int]
+    request: Request,
+    opened: Opened,
+    model: LanguageModel,
+    weights: str,
+    task: Task,
+    plan: Plan,
+    ks: Sequence[int],
+    generate: Generator,
 ) -> Answer:
-    key = evaluation_key(model, weights, task, plan)
-    folder, name = request.out or home, _name(task, plan)
+    own = {} if opened.run is None else engine_content(opened.run)
+    key = evaluation_key(model, weights, task, plan, own)
+    folder, name = request.out or opened.home, _name(task, plan)
     lying = read_manifest(Place(folder, name, folder))
     if lying is not None and lying.get("key") != key:
         name = f"{name}-{key[:6]}"  # another model's, or made by another version of the task: both are kept
     place, label = Place(folder, name, folder), f"evaluating {request.target} on {task.name}"
-    about = {"model": request.target, "weights_sha256": weights}
-    manifest, was_there = evaluate_once(place, key, model, task, plan, ks, sample, about, label)
+    about = {"model": request.target, "weights_sha256": weights, **own}
+    manifest, was_there = evaluate_once(place, key, model, task, plan, ks, generate, about, label)
     return Answer(folder, name, read_estimates(folder / f"{name}.estimates.parquet"), manifest, was_there)
 
 
@@ -213,7 +226,7 @@ def _opened_run(request: Request, folder: Path) -> Opened:
         for name in request.tasks or [run.task.name]
     ]
     load = partial(load_folder, final, prompt_format)
-    return Opened(load, tasks, run.prompt, _chosen(request, own), folder / "eval")
+    return Opened(load, tasks, run.prompt, _chosen(request, own), folder / "eval", run)
 
 
 def _opened_model(request: Request) -> Opened:

@@ -14,7 +14,7 @@ import torch
 
 from bench.checkpoint import weights_digest
 from bench.config import Prompt, Run, task_content
-from bench.engines import check_installed, engine_of, engine_record
+from bench.engines import check_installed, engine_content, engine_of, engine_record
 from bench.evaluation.driver import Plan
 from bench.evaluation.resumable import Place, evaluate_once, evaluation_key
 from bench.fingerprint import data_digest
@@ -111,7 +111,7 @@ def _start_evaluation(run: Run, start: Start, one: Wanted, generate: Generator) 
     content: dict[str, Any] = {"start": start_content(run), "on": task_content(one.task)}
     content |= {"prompt": one.prompt.model_dump(mode="json"), "evaluation": config}
     content["max_completion_tokens"] = run.rollout.max_completion_tokens
-    content |= _engine_content(run)
+    content |= engine_content(run)
 
     def make(folder: Path) -> dict[str, Any]:
         torch.set_num_threads(run.threads if run.warm_start is None else run.warm_start.threads)
@@ -126,12 +126,6 @@ def _start_evaluation(run: Run, start: Start, one: Wanted, generate: Generator) 
     return cached(Path(run.output.cache), "start_evaluation", content, make)
 
 
-def _engine_content(run: Run) -> dict[str, Any]:
-    """What samples depend on beside the model and the plan: precision, and an engine that is not the suite's own."""
-    precision = {} if run.compute.autocast == "none" else {"autocast": run.compute.autocast}
-    return precision if run.engine.kind == "builtin" else {**precision, "engine": engine_record(run)}
-
-
 def _evaluate(
     run: Run,
     one: Wanted,
@@ -144,7 +138,7 @@ def _evaluate(
     generate: Generator,
 ) -> None:
     """One evaluation into its place; `name` is what the manifest calls the model."""
-    key = evaluation_key(model, weights, one.task, plan, _engine_content(run))
+    key = evaluation_key(model, weights, one.task, plan, engine_content(run))
     about = {"model": name, "weights_sha256": weights, "rollout_temperature": run.rollout.temperature}
     about |= {"engine": engine_record(run)}
     evaluate_once(place, key, model, one.task, plan, run.evaluation.all_ks, generate, about, label)

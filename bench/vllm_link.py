@@ -20,7 +20,7 @@ import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel
 
-from bench.engines import EngineFailed
+from bench.engines import LOG, EngineFailed
 from bench.generate_vllm import Row
 from bench.models import LanguageModel, save_folder
 from bench.vllm_process import shared_views
@@ -55,6 +55,11 @@ class Child:
     def name(self) -> str:
         return f"the vLLM process {self.process.pid}"
 
+    @property
+    def told(self) -> str:
+        """Where to read on, if the log outlives the process."""
+        return "" if self.log.parent == self.folder else f"; its log is {self.log}"
+
     def ask(self, doing: str, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send a message and wait for what it comes to."""
         self.send(doing, message)
@@ -82,7 +87,7 @@ class Child:
                 raise self._ended(doing) from None
             if said["say"] == "failed":
                 why = " ".join(str(said["why"]).split())[:_QUOTED]
-                raise EngineFailed(f"engine.kind: vllm failed {doing}: {why}; its log is {self.log}")
+                raise EngineFailed(f"engine.kind: vllm failed {doing}: {why}{self.told}")
             if sign_of_life or said["say"] != "busy":
                 return said
 
@@ -96,28 +101,32 @@ class Child:
     def _silent(self, doing: str, seconds: float) -> EngineFailed:
         return EngineFailed(
             f"engine.kind: {self.name} gave no sign over its socket pair for {seconds:g} s {doing}, so it is taken for "
-            f"hung; its log is {self.log}; started again, the run goes on from its last checkpoint"
+            f"hung{self.told}; started again, a run goes on from its last checkpoint"
         )
 
     def _ended(self, doing: str) -> EngineFailed:
         try:
             code = self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            return EngineFailed(f"engine.kind: {self.name} closed its socket pair {doing}; its log is {self.log}")
+            return EngineFailed(f"engine.kind: {self.name} closed its socket pair {doing}{self.told}")
         how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
         memory = "; where memory is short the system sends it: lower engine.kv_cache_gib" if code == -9 else ""
         return EngineFailed(
-            f"engine.kind: {self.name} was ended {how} {doing}{memory}; its last line was {last_line(self.log)!r}, "
-            f"its log is {self.log}"
+            f"engine.kind: {self.name} was ended {how} {doing}{memory}; its last line was "
+            f"{last_line(self.log)!r}{self.told}"
         )
 
 
-def spawn(log: Path, threads: int, limits: Limits, memory: "SharedWeights", command: Sequence[str] = COMMAND) -> Child:
+def spawn(
+    log: Path | None, threads: int, limits: Limits, memory: "SharedWeights", command: Sequence[str] = COMMAND
+) -> Child:
     """Start the process; it lives in a session of its own, so that Ctrl-C reaches the trainer alone, which ends it."""
     folder = Path(tempfile.mkdtemp(prefix="bench-vllm-"))
     ours, theirs = socket.socketpair()
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(limits.answer) or 1, 0))
+        whole, rest = divmod(limits.answer, 1)
+        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(whole), int(1e6 * rest)))
+    log = log or folder / LOG
     log.parent.mkdir(parents=True, exist_ok=True)
     with theirs, log.open("ab") as written:
         numbers = (os.getpid(), theirs.fileno(), memory.descriptor, memory.num_bytes)
@@ -216,7 +225,7 @@ class ChildEngine:
 
 
 def start_child(
-    model: LanguageModel, options: Mapping[str, Any], log: Path, threads: int, limits: Limits | None = None
+    model: LanguageModel, options: Mapping[str, Any], log: Path | None, threads: int, limits: Limits | None = None
 ) -> ChildEngine:
     """Save the model as an ordinary folder, and start an engine on it.
 

@@ -85,6 +85,35 @@ def sampled(
     ]
 
 
+def widen_heads() -> None:
+    """Let attention take heads of any size: those that it has no kernel for are padded with zeros, which change no
+    product, and the scale stays the model's own. The CPU build knows no heads of 8, 16 or 48 numbers.
+    """
+    from torch.nn.functional import pad
+    from vllm.model_executor.layers.attention import Attention  # pyright: ignore[reportMissingImports]
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend  # pyright: ignore[reportMissingImports]
+
+    layer: Any = Attention
+    init, forward, known = layer.__init__, layer.forward, CPUAttentionBackend.get_supported_head_sizes()
+
+    def wide_init(self: Any, num_heads: int, head_size: int, scale: float, *arguments: Any, **options: Any) -> None:
+        own = head_size if options.get("head_size_v") else min((n for n in known if n >= head_size), default=head_size)
+        init(self, num_heads, own, scale, *arguments, **options)
+        self.narrow = head_size
+
+    def wide_forward(self: Any, query: Any, key: Any, value: Any, *arguments: Any, **options: Any) -> Any:
+        size, heads, groups = self.narrow, self.num_heads, self.num_kv_heads
+        if size == self.head_size:
+            return forward(self, query, key, value, *arguments, **options)
+        wide = [
+            pad(given.reshape(-1, count, size), (0, self.head_size - size)).flatten(1)
+            for given, count in ((query, heads), (key, groups), (value, groups))
+        ]
+        return forward(self, *wide).view(-1, heads, self.head_size)[..., :size].flatten(1)
+
+    layer.__init__, layer.forward = wide_init, wide_forward
+
+
 def end_with_parent(parent: int) -> None:
     """Have the system end this process when the one that started it ends, however that ends."""
     if sys.platform == "linux":
@@ -128,6 +157,7 @@ def serve(line: Line, memory: mmap.mmap) -> None:
     order = line.hear()
     from vllm import LLM  # pyright: ignore[reportMissingImports]
 
+    widen_heads()
     llm = LLM(order["model"], **order["options"])
     views = shared_views(memory, order["layout"])
     line.say("ready", longest=llm.model_config.max_model_len)

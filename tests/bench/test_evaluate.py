@@ -10,7 +10,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import evaluate as module
 from bench.cli import app
 from bench.config import Run
 from bench.dialect import ConfigError
@@ -97,7 +96,7 @@ def test_a_finished_evaluation_is_read_and_a_killed_one_goes_on(trained: Path, m
         return sample(*arguments, **options)  # pyright: ignore[reportArgumentType]
 
     (whole.folder / f"{whole.name}.json").unlink()
-    monkeypatch.setattr(module, "sample", dies_at_the_third_call)
+    monkeypatch.setattr("bench.generate.sample", dies_at_the_third_call)
     with pytest.raises(KeyboardInterrupt):
         evaluate_target(Request(target=str(trained), samples=4))
     (journal,) = whole.folder.glob(f".{whole.name}.*.journal.jsonl")
@@ -143,7 +142,7 @@ def test_another_k_needs_no_new_sample(trained: Path, monkeypatch: pytest.Monkey
     def never(*arguments: object, **options: object) -> object:
         raise AssertionError("sampled again")
 
-    monkeypatch.setattr(module, "sample", never)
+    monkeypatch.setattr("bench.generate.sample", never)
     second = one(Request(target=str(trained), samples=8, ks=(1, 4)))
     assert second.estimates.ks == (1, 4)
     np.testing.assert_array_equal(second.estimates.pass_at(1), first.estimates.pass_at(1))
@@ -156,7 +155,7 @@ def test_one_evaluation_is_made_by_one_process(trained: Path, monkeypatch: pytes
             evaluate_target(Request(target=str(trained), samples=4))
         return sample(*arguments, **options)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(module, "sample", again)
+    monkeypatch.setattr("bench.generate.sample", again)
     assert not one(Request(target=str(trained), samples=4)).was_there
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from bench.train import execute
 MakeRun = Callable[..., Run]
 GATE = 1e-4
 """Nats a token, in float32 on both sides."""
-SMALL = {"engine": "vllm", "engine.kv_cache_gib": 0.125, "model.num_heads": 1, "meter.every": 0}
+SMALL = {"engine": "vllm", "engine.kv_cache_gib": 0.125, "meter.every": 0}
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -41,10 +42,11 @@ def _needs_vllm() -> None:
 
 
 def tiny(tied: bool = True) -> LanguageModel:
-    """A Llama with two heads on one pair of keys and values, whose distributions are far from uniform."""
+    """A Llama whose heads share keys and values, with distributions far from uniform. The tied one has heads of 16,
+    for which the engine has no attention of its own."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    model = create_tiny(TinyModel(num_heads=2, max_positions=48), "0123456789+-= ", 0)
+    model = create_tiny(TinyModel(num_heads=4 if tied else 2, max_positions=48), "0123456789+-= ", 0)
     config = LlamaConfig(**{**model.network.config.to_dict(), "tie_word_embeddings": tied, "num_key_value_heads": 1})
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -103,7 +105,7 @@ def engines_of(process: psutil.Process) -> list[psutil.Process]:
 def plain_run() -> Run:
     from bench.loading import build_run, nested
 
-    knobs: dict[str, Any] = {"engine": "vllm", "engine.kv_cache_gib": 0.5, "model.num_heads": 2}
+    knobs: dict[str, Any] = {"engine": "vllm", "engine.kv_cache_gib": 0.5}
     knobs |= {"rollout.prompts": 4, "rollout.group_size": 4, "rollout.max_completion_tokens": 8, "budget.updates": 4}
     knobs |= {"optimizer.lr": 1e-3, "optimizer.microbatch_sequences": 8}
     return build_run({"task": "chain_sum"}, nested(knobs))
@@ -274,6 +276,7 @@ def test_no_engine_outlives_a_trainer_that_is_killed(tiny_run: MakeRun, tmp_path
         [sys.executable, "-m", "bench.cli", "run", str(tmp_path / "run.yaml")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     try:
         directory = Path(run.output.root) / run.output.sweep / run.id

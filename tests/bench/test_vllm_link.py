@@ -111,7 +111,7 @@ def test_another_models_log_probabilities_end_the_run(noise: float, exact: bool,
 def test_vlm_07_a_growing_mismatch_is_logged_warned_of_and_stopped(tiny_run: MakeRun) -> None:
     """Noise of 0.5 nats on the engine's log-probabilities: the update's record shows it, an alarm names it, and the
     run ends before the next update."""
-    run = tiny_run("grpo", **{"model.num_heads": 1, "engine": "vllm", "warm_start": None})
+    run = tiny_run("grpo", **{"engine": "vllm", "warm_start": None})
     instruments = Instruments(PhaseClock(), MemoryMeter("cpu"))
     noise = torch.Generator().manual_seed(0)
 
@@ -145,14 +145,14 @@ def test_vlm_09_an_engine_that_accepts_and_never_answers_is_named_in_time(tmp_pa
     """The transport is there and says hello, and then nothing comes: no retry, no silence, and every limit on an
     answer is a minute at most."""
     assert Limits().answer <= 60
-    child = spawned(tmp_path, SAYS_HELLO + "time.sleep(60)", Limits(answer=1))
+    child = spawned(tmp_path, SAYS_HELLO + "time.sleep(60)", Limits(answer=0.25))
     try:
         assert child.answer("while its process began", 30)["say"] == "hello"
         began = time.monotonic()
-        with pytest.raises(EngineFailed, match=rf"process {child.process.pid} .*socket pair for 1 s while it took the"):
+        with pytest.raises(EngineFailed, match=rf"process {child.process.pid} .*socket pair for 0\.25 s while it took"):
             child.ask("while it took the weights", {"ask": "load"})
         assert time.monotonic() - began < 5
-        with pytest.raises(EngineFailed, match="for 1 s while it sampled"):
+        with pytest.raises(EngineFailed, match=r"for 0\.25 s while it sampled"):
             child.ask("while it sampled", {"prompts": [[1] * 10**6]})  # more than the socket takes unread
     finally:
         child.close()
@@ -207,7 +207,7 @@ BASE = {"task": "chain_sum", "rollout": {"prompts": 4, "group_size": 4}, "budget
 
 
 def built(**knobs: Any) -> Run:
-    fitting: dict[str, Any] = {"model.num_heads": 2, "rollout.max_completion_tokens": 8}
+    fitting: dict[str, Any] = {"rollout.max_completion_tokens": 8}
     fitting |= {"optimizer.lr": 1e-3, "optimizer.microbatch_sequences": 8}
     return build_run(BASE, nested({**fitting, **knobs}))
 
@@ -248,7 +248,6 @@ def test_the_default_correction_is_told_and_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"model.num_heads": 4}, ["16 numbers a head", "model.num_heads=2"]),
         ({"rollout.temperature": 0.001}, ["rollout.temperature: 0.001", "0.01"]),
         ({"parallel.processes": 2}, ["parallel.processes=1"]),
         ({"compute.autocast": "bfloat16"}, ["compute.autocast=none"]),
@@ -265,7 +264,7 @@ def test_what_the_engine_cannot_do_is_a_mistake_in_the_configuration(knobs: dict
 def test_an_engine_that_is_not_installed_ends_the_run_before_any_model(tiny_run: MakeRun, tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("a machine with CUDA may have the package")
-    run = tiny_run("grpo", **{"model.num_heads": 1, "engine": "vllm", "device": "cuda", "warm_start.seed": 77})
+    run = tiny_run("grpo", **{"engine": "vllm", "device": "cuda", "warm_start.seed": 77})
     status = execute(run, tmp_path / "run")
     assert status.state == "failed"
     assert "`pip install vllm`" in (status.error or "")
