@@ -26,6 +26,7 @@ def check(run: Run) -> list[str]:
         evaluation_mistakes,
         reward_mistakes,
         _critic,
+        _parallel,
         objective_mistakes,
         _cadences,
         _context,
@@ -67,6 +68,11 @@ def _critic(run: Run) -> Iterator[str]:
             f"critic.warmup_updates: {run.critic.warmup_updates} given, must be below budget.updates = "
             f"{run.budget.updates}, or the policy is never trained"
         )
+
+
+def _parallel(run: Run) -> Iterator[str]:
+    if run.parallel.processes == 1:
+        yield from dead_knob(run.parallel, "parallel", "strategy", "parallel.processes is 1")
 
 
 def _cadences(run: Run) -> Iterator[str]:

@@ -89,18 +89,33 @@ def diff(
 
 
 @app.command()
-def run(arguments: RunArguments = None) -> None:
+def run(
+    arguments: RunArguments = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share the run: parallel.processes.")
+    ] = None,
+) -> None:
     """Train and evaluate one run; started again, it resumes."""
     with _mistakes_on_stderr():
-        config = _run_from(arguments or [])
+        given = [] if processes is None else [f"parallel.processes={processes}"]
+        config = _run_from([*(arguments or []), *given])
         from bench.account import account
-        from bench.store import read_run
-        from bench.train import execute
+        from bench.launch import launch, membership
+        from bench.store import read_run, read_status
 
+        config, member = membership(config)
         directory = Path(config.output.root) / config.output.sweep / config.id
+        if member is not None and (member.rank > 0 or member.by_us):
+            _take_part(config, directory, by_us=member.by_us)
         try:
             with _alone(directory):
-                status = execute(config, directory)
+                if config.parallel.processes > 1 and member is None:
+                    launch(config, directory)
+                    status = read_status(directory)
+                else:
+                    from bench.train import execute
+
+                    status = execute(config, directory)
         except _Busy:
             raise ConfigError([f"{directory}: another process is running this run"]) from None
         for line in account(read_run(directory)):
@@ -319,6 +334,16 @@ def conformance(
         if json is not None:
             json.write_text(table.to_json(results), encoding="utf-8")
         raise typer.Exit(0 if table.conforms(results) else 1)
+
+
+def _take_part(config: "Run", directory: Path, *, by_us: bool) -> None:
+    """Be a process of a run whose lock and account are another's; exits."""
+    from bench.launch import follow_launcher
+    from bench.train import execute
+
+    if by_us:
+        follow_launcher()
+    raise typer.Exit(0 if execute(config, directory).state == "finished" else 1)
 
 
 class _Busy(Exception):

@@ -17,7 +17,7 @@ from bench.config import Prompt, Run, task_content
 from bench.evaluation.driver import Plan
 from bench.evaluation.resumable import Place, evaluate_once, evaluation_key
 from bench.fingerprint import data_digest
-from bench.generate import sample
+from bench.generate import Generator, sample
 from bench.models import LanguageModel
 from bench.overlap import RULE, task_overlap
 from bench.prepare import Start, cached, start_content, starting_model
@@ -65,17 +65,18 @@ def plan_of(run: Run, one: Wanted, purpose: str, seed: int) -> Plan:
     )
 
 
-def evaluate_final(run: Run, policy: LanguageModel, weights: str, folder: Path, name: str) -> None:
+def evaluate_final(run: Run, policy: LanguageModel, generate: Generator, weights: str, folder: Path, name: str) -> None:
     """Every evaluation of the final model into `folder`; a finished one is kept, a killed one goes on where it was.
 
     Args:
+        generate: the engine that samples.
         weights: the digest of the model's weights.
         name: what the manifests call the model.
     """
     for one in wanted(run, "test"):
         plan = plan_of(run, one, "evaluation", run.seed)
         label = f"evaluating {run.algorithm} seed {run.seed}{'' if one.task == run.task else f' on {one.name}'}"
-        _evaluate(run, one, plan, policy, weights, Place(folder, one.name, folder), label, name)
+        _evaluate(run, one, plan, policy, generate, weights, Place(folder, one.name, folder), label, name)
 
 
 def start_evaluations(run: Run, start: Start) -> list[tuple[str, Path]]:
@@ -117,19 +118,27 @@ def _start_evaluation(run: Run, start: Start, one: Wanted) -> Path:
         # The journal lies beside the folder, which is emptied before it is made again.
         place = Place(folder, "start", folder.parent)
         weights = weights_digest(start.model.network)
-        _evaluate(run, one, plan, start.model, weights, place, label, "starting model")
+        _evaluate(run, one, plan, start.model, sample, weights, place, label, "starting model")
         return {}
 
     return cached(Path(run.output.cache), "start_evaluation", content, make)
 
 
 def _evaluate(
-    run: Run, one: Wanted, plan: Plan, model: LanguageModel, weights: str, place: Place, label: str, name: str
+    run: Run,
+    one: Wanted,
+    plan: Plan,
+    model: LanguageModel,
+    generate: Generator,
+    weights: str,
+    place: Place,
+    label: str,
+    name: str,
 ) -> None:
     """One evaluation into its place; `name` is what the manifest calls the model."""
     key = evaluation_key(model, weights, one.task, plan)
     about = {"model": name, "weights_sha256": weights, "rollout_temperature": run.rollout.temperature}
-    evaluate_once(place, key, model, one.task, plan, run.evaluation.all_ks, sample, about, label)
+    evaluate_once(place, key, model, one.task, plan, run.evaluation.all_ks, generate, about, label)
 
 
 def prepare(runs: Sequence[Run]) -> None:

@@ -1,13 +1,17 @@
 """What a family of objectives brings to the training loop: advance by one rollout, and say what it is made of."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor, nn
 
+from bench import processes
 from bench.models import Critic, LanguageModel
+from bench.policy import Sequences
 from bench.rollout import Group
+from bench.sharding import is_fully_sharded
 
 
 @dataclass
@@ -60,3 +64,14 @@ def microbatches(rows: list[int], lengths: tuple[int, ...], size: int) -> list[l
     """Rows of one optimizer step cut into parts of at most `size`, neighbours in length together to save padding."""
     ordered = sorted(rows, key=lambda row: (lengths[row], row))
     return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+
+
+def own_parts(parts: Sequence[list[int]], sequences: Sequences, network: nn.Module) -> list[tuple[list[int], bool]]:
+    """The parts that this process passes through the network, and whether each counts (`bench.processes.share`)."""
+    costs = [sum(sequences.prompt_lengths[row] + sequences.lengths[row] for row in part) for part in parts]
+    return processes.share(parts, costs, even=is_fully_sharded(network))
+
+
+def backward(loss: Tensor, counts: bool) -> None:
+    """Add the gradient of a part's loss; of one that does not count, zeros."""
+    (loss if counts else loss * 0).backward()

@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from algorithms.axes.batch import Batch, Credit, Rollout
 from algorithms.axes.policy_gradient import PolicyGradient
+from bench import processes
 from bench.config import Run
 from bench.instruments import Instruments
-from bench.learner import Cast
+from bench.learner import Cast, own_parts
 from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values, values_after
 from bench.rollout import Group, sampler_logps
+from bench.sharding import within
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,18 @@ class Scorer:
         config, cast, device = self.run.rollout, self.cast, torch.device(self.run.device)
         sampled = sampler_logps(groups, sequences.completion_ids.shape[1]).to(device)
 
-        def scored(score: Callable[[Sequences], Tensor]) -> Tensor:
-            return by_parts(score, sequences, parts)
-
         old_logp, entropy = self._old_policy(sampled, sequences, parts)
         reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
-                ref_logp = scored(lambda part: token_logps(reference.network, part, config.temperature))
+                frozen = reference.network
+                ref_logp = by_parts(frozen, partial(_logps, frozen, config.temperature), sequences, parts)
         if critic is not None:
             with self.instruments.phase("values"):
-                value = scored(lambda part: token_values(critic, part))
+                value = by_parts(critic, partial(token_values, critic), sequences, parts)
                 if self.objective.needs.next_value:
-                    next_value = scored(lambda part: values_after(critic, part)[:, None])[:, 0]
+                    after = by_parts(critic, lambda part: values_after(critic, part)[:, None], sequences, parts)
+                    next_value = after[:, 0]
         members = [member for group in groups for member in group.members]
         bits = [bit for group in groups for bit in group.correct]
         return Rollout(
@@ -79,12 +82,12 @@ class Scorer:
             return known, None
         with self.instruments.phase("old_logp"):
             if not self.objective.needs.entropy:
-                return by_parts(lambda part: token_logps(network, part, temperature), sequences, parts), None
+                return by_parts(network, partial(_logps, network, temperature), sequences, parts), None
 
             def both(part: Sequences) -> Tensor:
                 return torch.stack(token_logps_and_entropy(network, part, temperature), dim=-1)
 
-            own, entropy = by_parts(both, sequences, parts).unbind(-1)
+            own, entropy = by_parts(network, both, sequences, parts).unbind(-1)
         return own if recomputed else known, entropy
 
     def batch(
@@ -100,9 +103,8 @@ class Scorer:
         piece = sequences.rows(part)
         width = piece.completion_ids.shape[1]
         with_gradient = self.objective.needs.entropy_gradient
-        logp, entropy = token_logps_and_entropy(
-            self.cast.policy.network, piece, self.run.rollout.temperature, with_gradient
-        )
+        network, temperature = self.cast.policy.network, self.run.rollout.temperature
+        logp, entropy = within(network, lambda: token_logps_and_entropy(network, piece, temperature, with_gradient))
         if self.first_pass_is_old:
             rollout.old_logp[rows, :width] = logp.detach()
         self.instruments.clock.count(padded=len(part) * (piece.prompt_ids.shape[1] + width))
@@ -118,13 +120,31 @@ class Scorer:
         )
         return batch, entropy.detach()
 
+    def share_old_logp(self, rollout: Rollout) -> None:
+        """Where the update's own pass fills the old policy in, give every process what the others have filled in."""
+        if self.first_pass_is_old and processes.count() > 1:
+            rollout.old_logp.copy_(processes.filled(rollout.old_logp))
+
+
+def _logps(network: PreTrainedModel, temperature: float, part: Sequences) -> Tensor:
+    return token_logps(network, part, temperature)
+
 
 @torch.no_grad()
-def by_parts(score: Callable[[Sequences], Tensor], sequences: Sequences, parts: Sequence[list[int]]) -> Tensor:
-    """float32 (rows, completion width, ...): numbers of each token, scored part by part; 0 where there is none."""
+def by_parts(
+    model: nn.Module, score: Callable[[Sequences], Tensor], sequences: Sequences, parts: Sequence[list[int]]
+) -> Tensor:
+    """float32 (rows, completion width, ...): numbers of each token, scored part by part; 0 where there is none.
+
+    Each process passes its share of the parts through the model, and every process gets all numbers.
+    """
     ids = sequences.completion_ids
-    scored = [score(sequences.rows(part)) for part in parts]
-    result = torch.zeros((*ids.shape, *scored[0].shape[2:]), dtype=torch.float32, device=ids.device)
-    for part, values in zip(parts, scored, strict=True):
-        result[torch.tensor(part, device=ids.device), : values.shape[1]] = values
-    return result
+    scored = [
+        (part, counts, within(model, partial(score, sequences.rows(part))))
+        for part, counts in own_parts(parts, sequences, model)
+    ]
+    result = torch.zeros((*ids.shape, *scored[0][2].shape[2:]), dtype=torch.float32, device=ids.device)
+    for part, counts, values in scored:
+        if counts:
+            result[torch.tensor(part, device=ids.device), : values.shape[1]] = values
+    return processes.total(result)
