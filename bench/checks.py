@@ -73,6 +73,11 @@ def _critic(run: Run) -> Iterator[str]:
 def _parallel(run: Run) -> Iterator[str]:
     if run.parallel.processes == 1:
         yield from dead_knob(run.parallel, "parallel", "strategy", "parallel.processes is 1")
+    elif run.parallel.strategy == "fsdp" and run.meter.every:
+        yield (
+            f"meter.every: {run.meter.every} given, must be 0 with parallel.strategy=fsdp: weights are gathered and "
+            "given back inside storages that the meter cannot see change"
+        )
 
 
 def _cadences(run: Run) -> Iterator[str]:

@@ -191,6 +191,8 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        if child.stdin is not None:
+            child.stdin.close()
 
 
 def _free_port() -> int:

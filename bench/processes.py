@@ -34,8 +34,9 @@ class ProcessesDisagree(RuntimeError):
 
 @contextmanager
 def joined(processes: int, device: str) -> Iterator[None]:
-    """Be one of the processes of a run, as RANK and WORLD_SIZE of the environment say; nothing where there is one."""
-    if processes == 1:
+    """Be one of the processes of a run, as RANK and WORLD_SIZE of the environment say; nothing where there is one, or
+    where they have joined already."""
+    if processes == 1 or count() > 1:
         yield
         return
     from accelerate import PartialState
