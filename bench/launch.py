@@ -40,9 +40,16 @@ def membership(run: Run) -> tuple[Run, Member | None]:
         ConfigError: the environment and the knob contradict each other.
     """
     world, rank = os.environ.get("WORLD_SIZE"), os.environ.get("RANK")
-    if world is None or rank is None:
-        return run, None
     asked = run.parallel.processes
+    if world is None or rank is None:
+        if asked == 1 and {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys():
+            raise ConfigError(
+                [
+                    "accelerate launch was asked for several processes and started one, as it does where it sees no "
+                    "GPUs: give it --multi_gpu (which is torchrun, on a CPU too), or use bench run --processes N"
+                ]
+            )
+        return run, None
     if asked not in (1, int(world)):
         raise ConfigError(
             [

@@ -25,7 +25,11 @@ Result = TypeVar("Result")
 LONGEST_WAIT = timedelta(hours=1)
 """How long a rank waits for the others, for one of them may be grading; that one is gone is noticed at once."""
 _BUCKET_ELEMENTS = 2**24
-_PEER_IS_GONE = ("connection closed by peer", "connection reset", "connection refused", "broken pipe", "gloo", "nccl")
+# What gloo, nccl and the store that they meet in say of a rank that is gone.
+_PEER_IS_GONE = (
+    *("connection closed by peer", "connection reset", "connection refused", "broken pipe", "likely closed"),
+    *("remote process exited", "communicator was aborted"),
+)
 
 
 class ProcessesDisagree(RuntimeError):
@@ -43,13 +47,12 @@ def joined(processes: int, device: str) -> Iterator[None]:
 
     assert int(os.environ["WORLD_SIZE"]) == processes, "the command line has seen to it"
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # accelerate warns without it; the run sets its own number
+    os.environ.pop("ACCELERATE_USE_FSDP", None)  # transformers would load the weights in one process alone
     PartialState(cpu=device == "cpu", timeout=LONGEST_WAIT)
-    try:
-        yield
-    finally:
-        # After a failure the others may wait in a collective for ever: leaving without a word ends their wait.
-        PartialState._reset_state()
-        dist.destroy_process_group()
+    yield
+    # Not after a failure: the others may be in the middle of a sum, and leaving without a word ends their wait.
+    PartialState._reset_state()
+    dist.destroy_process_group()
 
 
 def count() -> int:
@@ -63,8 +66,8 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this process writes the run's files."""
-    return rank() == 0
+    """Whether this process writes the run's files; known before they have joined too."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def barrier() -> None:
@@ -182,22 +185,22 @@ def share(items: Sequence[Item], costs: Sequence[int], *, even: bool) -> list[tu
     """
     if count() == 1:
         return [(item, True) for item in items]
-    shares = _shares(costs, count())
-    own = [(items[i], True) for i in shares[rank()]]
-    wanted = max(map(len, shares)) if even else 1
+    split = shares(costs, count())
+    own = [(items[i], True) for i in split[rank()]]
+    wanted = max(map(len, split)) if even else 1
     cheapest = items[min(range(len(items)), key=lambda i: (costs[i], i))]
     return own + [(cheapest, False)] * (wanted - len(own))
 
 
-def _shares(costs: Sequence[int], ranks: int) -> list[list[int]]:
+def shares(costs: Sequence[int], ranks: int) -> list[list[int]]:
     """Indices for each rank, in their order: the dearest first, to the rank with the least cost, then the fewest."""
-    shares: list[list[int]] = [[] for _ in range(ranks)]
+    split: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        least = min(range(ranks), key=lambda r: (loads[r], len(shares[r]), r))
-        shares[least].append(i)
+        least = min(range(ranks), key=lambda r: (loads[r], len(split[r]), r))
+        split[least].append(i)
         loads[least] += costs[i]
-    return [sorted(share) for share in shares]
+    return [sorted(own) for own in split]
 
 
 def agree(what: str, value: object) -> None:
@@ -253,7 +256,6 @@ def _sampled(
     return gather_items(generate(model, own, mine(keys), **how) if own else [])
 
 
-def lost_a_peer(error: BaseException) -> bool:
+def is_lost_peer(error: BaseException) -> bool:
     """Whether an exception says that another rank is gone: that one's end is the reason, not this one's."""
-    text = str(error).lower()
-    return count() > 1 and isinstance(error, RuntimeError) and any(words in text for words in _PEER_IS_GONE)
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _PEER_IS_GONE)

@@ -101,7 +101,7 @@ def load_whole(model: nn.Module, state: dict[str, Tensor]) -> None:
     model.load_state_dict({name: sharded_like(tensor, present[name]) for name, tensor in state.items()})
 
 
-def own_class(model: nn.Module) -> type[nn.Module]:
+def own_class(model: nn.Module) -> Any:
     """The model's class before it was sharded, which puts one of its own in front."""
     return type(model).__mro__[2] if is_fully_sharded(model) else type(model)
 

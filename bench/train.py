@@ -21,7 +21,7 @@ from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
 from bench.config import Run
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
-from bench.evaluations import copy_evaluation, evaluate_final, start_evaluations, write_overlap
+from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
 from bench.generate import ContextTooSmall, Generator, NotFinite, sample
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
@@ -94,22 +94,22 @@ def execute(run: Run, directory: Path) -> store.Status:
     Failures of the run (diverged, out of memory, nothing to learn) are states with a sentence, not exceptions. Where
     several processes share the run, each of them calls this; the main one writes.
     """
-    with processes.joined(run.parallel.processes, run.device):
-        status = processes.from_main(lambda: store.read_status(directory))
-        if status.terminal and status.state != "failed":
-            return status
-        if processes.is_main():
-            store.set_status(directory, "running", attempt=status.attempt + 1)
-        return _execute(run, directory, status.attempt + 1)
-
-
-def _execute(run: Run, directory: Path, attempt: int) -> store.Status:
+    status = store.read_status(directory)
+    if status.terminal and status.state != "failed":
+        return status
+    attempt = status.attempt + 1
+    if processes.is_main():
+        store.set_status(directory, "running", attempt=attempt)
     job: Job | None = None
     try:
         with stoppable():
-            job = set_up(run, directory, attempt)
-            train(job)
-            finish(job)
+            if run.parallel.processes > 1:
+                # Before they join, because the others wait for its locks, as long as it takes, and not for each other.
+                prepare([run])
+            with processes.joined(run.parallel.processes, run.device):
+                job = set_up(run, directory, attempt)
+                train(job)
+                finish(job)
         return _end(run, directory, attempt, "finished")
     except (Diverged, NotFinite) as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
@@ -125,7 +125,7 @@ def _execute(run: Run, directory: Path, attempt: int) -> store.Status:
     except Exception as error:
         if "can't allocate memory" in str(error):
             return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
-        if processes.lost_a_peer(error):
+        if run.parallel.processes > 1 and processes.is_lost_peer(error):
             return _end(run, directory, attempt, "failed", f"another process of the run ended: {error}")
         traceback.print_exc()
         return _end(run, directory, attempt, "failed", f"{type(error).__name__}: {error}")
@@ -136,7 +136,6 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     torch.set_num_threads(run.threads)
     if processes.is_main():
         _write_known(run, directory)
-    # What is cached by content is made by one process, while the others wait for its lock.
     start = starting_model(run)
     evaluations = start_evaluations(run, start) if run.evaluation.start else []
     if processes.is_main():
@@ -361,12 +360,15 @@ def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str
     if state == "finished" and not processes.is_main():
         return store.Status(state, attempt)  # the main process is still writing, and may fail yet
     first = store.read_status(directory)
-    if processes.count() == 1 or first.state == "running":
+    if not processes.is_main():
+        if first.state in ("pending", "running"):
+            counted = first.attempt + (first.state == "pending")
+            store.set_status(directory, state, attempt=counted, error=error)
+        return store.read_status(directory)
+    if run.parallel.processes == 1 or first.state == "running":
         store.set_status(directory, state, attempt=attempt, error=error)
     else:
         state = first.state
-    if not processes.is_main():
-        return store.read_status(directory)
     if state != "failed":  # the place may be what failed, and a run that never began has nothing to be alarmed about
         records = store.read_jsonl(directory / "metrics.jsonl").records
         store.write_json(directory / "alarms.json", as_records(alarms_of(records)))

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench import store
 from bench.config import Run
@@ -101,9 +102,12 @@ def test_trk_17_accelerate_launch_makes_one_tracked_run_with_each_metric_once(sh
     run = change(short, {"parallel.processes": 1, "tracking.enabled": True, "budget.updates": 2})
     file = tmp_path / "run.yaml"
     store.write_yaml(file, run.dump())
-    accelerate = [str(Path(sys.executable).with_name("accelerate")), "launch", "--cpu", "--num_processes", "2"]
+    accelerate = [str(Path(sys.executable).with_name("accelerate")), "launch", "--num_processes", "2"]
     ours = ["-m", "bench.cli", "run", str(file)]
-    done = subprocess.run([*accelerate, *ours], capture_output=True, text=True)
+    if not torch.cuda.is_available():
+        lonely = subprocess.run([*accelerate, *ours], capture_output=True, text=True)
+        assert "accelerate launch was asked for several processes and started one" in lonely.stderr
+    done = subprocess.run([*accelerate, "--multi_gpu", *ours], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert store.read_status(folder_of(change(run, {"parallel.processes": 2}))).state == "finished"
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
