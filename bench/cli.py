@@ -100,13 +100,13 @@ def run(
         given = [] if processes is None else [f"parallel.processes={processes}"]
         config = _run_from([*(arguments or []), *given])
         from bench.account import account
-        from bench.launch import launch, membership
+        from bench.launch import launch, leave, membership, take_part
         from bench.store import read_run, read_status
 
         config, member = membership(config)
         directory = Path(config.output.root) / config.output.sweep / config.id
         if member is not None and (member.rank > 0 or member.by_us):
-            _take_part(config, directory, by_us=member.by_us)
+            take_part(config, directory, member)
         try:
             with _alone(directory):
                 if config.parallel.processes > 1 and member is None:
@@ -121,6 +121,8 @@ def run(
         for line in account(read_run(directory)):
             typer.echo(line)
         typer.echo(f"{directory}: {status.state}{f', {status.error}' if status.error else ''}")
+        if member is not None:
+            leave(0 if status.state == "finished" else 1)
         raise typer.Exit(0 if status.state == "finished" else 1)
 
 
@@ -334,16 +336,6 @@ def conformance(
         if json is not None:
             json.write_text(table.to_json(results), encoding="utf-8")
         raise typer.Exit(0 if table.conforms(results) else 1)
-
-
-def _take_part(config: "Run", directory: Path, *, by_us: bool) -> None:
-    """Be a process of a run whose lock and account are another's; exits."""
-    from bench.launch import follow_launcher
-    from bench.train import execute
-
-    if by_us:
-        follow_launcher()
-    raise typer.Exit(0 if execute(config, directory).state == "finished" else 1)
 
 
 class _Busy(Exception):

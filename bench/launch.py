@@ -10,10 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from bench import store
 from bench.config import Run
 from bench.dialect import ConfigError
+from bench.endings import killed
 from bench.loading import change
 from bench.stopping import Interrupted, stoppable
 
@@ -116,8 +118,8 @@ def launch(run: Run, directory: Path, command: Sequence[str] = (sys.executable, 
         _mirror(run, directory)
 
 
-def follow_launcher() -> None:
-    """In a process that `launch` started: end when it ends, and leave Ctrl-C to it, which asks all in good order."""
+def _follow_launcher() -> None:
+    """End when it ends, and leave Ctrl-C to it, which asks all in good order."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
@@ -126,6 +128,22 @@ def follow_launcher() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def take_part(run: Run, directory: Path, member: Member) -> NoReturn:
+    """Be a process of a run whose lock and account are another's, to its end."""
+    from bench.train import execute
+
+    if member.by_us:
+        _follow_launcher()
+    leave(0 if execute(run, directory).state == "finished" else 1)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once. The interpreter's own end would wait for sums that the others never finish."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _mirror(run: Run, directory: Path) -> None:
@@ -164,26 +182,10 @@ def _watch(children: Sequence[subprocess.Popen[bytes]]) -> str | None:
         codes = [child.poll() for child in children]
         for rank, code in enumerate(codes):
             if code is not None and code < 0:
-                return f"process {rank} of {len(children)} was {_killed(-code)}; {host_memory()}"
+                return f"process {rank} of {len(children)} was {killed(-code)}"
         if any(codes) or all(code is not None for code in codes):
             return None
         time.sleep(_POLL_SECONDS)
-
-
-def _killed(number: int) -> str:
-    return (
-        f"killed by signal {number} ({'often out of memory' if number == signal.SIGKILL else signal.strsignal(number)})"
-    )
-
-
-def host_memory() -> str:
-    """How much memory this machine has left, in words."""
-    path = Path("/proc/meminfo")
-    if not path.exists():
-        return "the host's memory is not known here"
-    fields = {line.partition(":")[0]: line.split()[1] for line in path.read_text().splitlines()}
-    available, total = (int(fields[name]) / 2**20 for name in ("MemAvailable", "MemTotal"))
-    return f"host memory then: {available:.1f} of {total:.1f} GiB available"
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
