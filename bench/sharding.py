@@ -60,7 +60,10 @@ def is_fully_sharded(model: nn.Module) -> bool:
 
 @contextmanager
 def unsharded(*models: nn.Module) -> Iterator[None]:
-    """The models' whole weights on every rank, for as many forward passes as each likes and none backward."""
+    """The models' whole weights on every rank, for as many forward passes as each likes and none backward.
+
+    Parameters are plain tensors inside. `state_dict()` must not be called there: torch shards the model again for it.
+    """
     parts = [(module, module is model) for model in models if is_fully_sharded(model) for module in _parts(model)]
     for module, _ in parts:
         module.unshard()

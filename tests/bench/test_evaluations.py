@@ -90,12 +90,14 @@ def test_a_run_killed_between_two_evaluations_keeps_the_finished_one(
     calls: list[int] = []
 
     def dies_at_the_second(*arguments: object, **options: object) -> object:
-        calls.append(len(arguments[1]))  # pyright: ignore[reportArgumentType]
-        if len(calls) == 2:
-            raise KeyboardInterrupt
+        num_prompts = len(arguments[1])  # pyright: ignore[reportArgumentType]
+        if num_prompts == run.evaluation.problems:  # others are of rollouts and validations
+            calls.append(num_prompts)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
         return sample(*arguments, **options)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr("bench.evaluations.sample", dies_at_the_second)
+    monkeypatch.setattr("bench.train.sample", dies_at_the_second)
     assert execute(run, tmp_path / "run").state == "interrupted"
     stored = (tmp_path / "run/eval/test.parquet").stat().st_mtime_ns
     assert execute(run, tmp_path / "run").state == "finished"

@@ -1,11 +1,15 @@
 """What one process can show of several: how work is split, what is refused, and that a step counts its own tokens."""
 
+import signal
+import sys
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench import processes
+from bench import processes, stopping
 from bench.config import Run
 from bench.dialect import ConfigError
 from bench.launch import membership
@@ -85,3 +89,20 @@ def test_dst_04_a_step_with_fewer_microbatches_is_normalised_by_its_own_tokens(
         assert {name: own[name] for name in ("loss", "grad_norm")} == pytest.approx(
             {name: other[name] for name in ("loss", "grad_norm")}, rel=1e-4, abs=1e-6
         )
+
+
+def test_a_request_to_stop_that_python_swallows_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that arrives while an object's end is being told: the exception is ignored there."""
+    monkeypatch.setattr(stopping, "_SECONDS_UNTIL_AGAIN", 0.02)
+    thing = {1}
+    told = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    stopped = False
+    try:
+        with stopping.stoppable():
+            del thing
+            time.sleep(5)
+    except stopping.Interrupted:
+        stopped = True
+    assert (stopped, told(), len(ignored)) == (True, None, 1)

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("children_find_us")]
 def short(tiny_run: MakeRun) -> Run:
     """A run on two processes whose evaluations are small."""
     small = {"evaluation.start": False, "evaluation.problems": 2, "validation.problems": 2}
-    return tiny_run("dr_grpo", **{"parallel.processes": 2, "checkpoint.every": 2, **small})
+    return tiny_run("dr_grpo", **{"parallel.processes": 2, "checkpoint.every": 2, "meter.every": 0, **small})
 
 
 def folder_of(run: Run) -> Path:

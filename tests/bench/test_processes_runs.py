@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench import checkpoint, store
 from bench.config import Run
@@ -78,4 +79,7 @@ def test_dst_03_dst_05_two_processes_equal_one(tiny_run: MakeRun, tmp_path: Path
         assert name.endswith("stopped") or tokens(one) == tokens(two)
         assert (one / "eval/test.estimates.parquet").read_bytes() == (two / "eval/test.estimates.parquet").read_bytes()
         digest = json.loads((two / "final.json").read_text())["weights_sha256"]
-        assert checkpoint.weights_digest(load_folder(two / "checkpoints/final", "plain").network) == digest
+        networks = [load_folder(folder / "checkpoints/final", "plain").network for folder in (one, two)]
+        assert checkpoint.weights_digest(networks[1]) == digest
+        for first, second in zip(*(network.parameters() for network in networks), strict=True):
+            torch.testing.assert_close(first, second, rtol=0, atol=1e-5)
