@@ -11,6 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+from torch import nn
+
 from bench import checkpoint, cli, learn_online, processes
 from bench.config import Run
 from bench.loading import build_run
@@ -21,6 +25,7 @@ def many(file: Path) -> None:
     """Every run, in a folder of its own; a run whose name ends in `stopped` is stopped at a checkpoint and resumed."""
     runs: dict[str, Any] = json.loads((file.parent / "many.json").read_text())
     with processes.joined(2, "cpu"):
+        check_sums()
         for name, knobs in runs.items():
             run = build_run(knobs)
             if name.endswith("stopped"):
@@ -30,6 +35,27 @@ def many(file: Path) -> None:
         processes.barrier()
         if processes.is_main():
             (file.parent / "done").touch()
+
+
+def check_sums() -> None:
+    """Gradients are summed where any rank has one, and stay absent where none has; what differs is noticed."""
+    rank = processes.rank()
+    parameters = [nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    parameters[0].grad = torch.full((2,), 1.0 + rank)
+    parameters[rank].grad = parameters[0].grad if rank == 0 else torch.ones(2)
+    processes.sum_gradients(parameters)
+    gradients = [None if p.grad is None else p.grad.tolist() for p in parameters]
+    assert gradients == [[3.0, 3.0], [1.0, 1.0], None], gradients
+    assert processes.gather_items([f"{item} again" for item in processes.mine("abc")]) == [
+        "a again",
+        "b again",
+        "c again",
+    ]
+    half = torch.tensor([1.0, torch.nan, torch.nan] if rank == 0 else [torch.nan, 2.0, torch.nan])
+    assert str(processes.filled(half).tolist()) == "[1.0, 2.0, nan]"
+    processes.agree("nothing", float("nan"))
+    with pytest.raises(processes.ProcessesDisagree, match=r"the rank differs between the run's processes \(0, 1\)"):
+        processes.agree("the rank", rank)
 
 
 def stop_at_checkpoint(run: Run, folder: Path) -> None:
