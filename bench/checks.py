@@ -6,6 +6,7 @@ from pathlib import Path
 
 from algorithms.axes.imitation import Imitation
 from bench.catalog import nearest
+from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_objective import dead_knob, objective_mistakes
 from bench.checks_reward import reward_mistakes
@@ -28,6 +29,7 @@ def check(run: Run) -> list[str]:
         _critic,
         _parallel,
         objective_mistakes,
+        engine_mistakes,
         _cadences,
         _context,
         _splits,

@@ -36,18 +36,20 @@ def main() -> None:
 
 @app.command("list")
 def list_() -> None:
-    """List algorithms, tasks and reports."""
+    """List algorithms, tasks, reports and engines."""
+    from bench.config_compute import engine_titles
+
     kinds: tuple[catalog.Kind, ...] = ("algorithms", "tasks", "reports")
-    _print_table(
-        ["kind", "name", "title"],
-        [[kind[:-1], entry.name, entry.title] for kind in kinds for entry in catalog.entries(kind)],
-    )
+    rows = [[kind[:-1], entry.name, entry.title] for kind in kinds for entry in catalog.entries(kind)]
+    _print_table(["kind", "name", "title"], rows + [["engine", name, title] for name, title in engine_titles().items()])
 
 
 @app.command()
 def show(arguments: RunArguments = None) -> None:
     """Print a run with every knob resolved, its id, what it needs and its formula. The output is itself a run file."""
     with _mistakes_on_stderr():
+        from bench.loading import engine_source
+
         run = _run_from(arguments or [])
         preset = catalog.load_preset(run.algorithm)
         needs = run.objective.needs
@@ -57,7 +59,8 @@ def show(arguments: RunArguments = None) -> None:
             f"# needs: {', '.join(name for name, needed in asked.items() if needed) or 'nothing but the policy'}"
         )
         typer.echo("#")
-        rows = [[axis, line, preset.source(axis)] for axis, line in run.objective.formula().items()]
+        formula = run.objective.formula()
+        rows = [[axis, line, engine_source(run, axis) or preset.source(axis)] for axis, line in formula.items()]
         for line in _columns(["axis", "formula", "source of the preset"], rows):
             typer.echo(f"# {line}")
         typer.echo(f"\n{to_yaml(run.dump())}", nl=False)
@@ -131,7 +134,10 @@ def sweep(
     spec: Annotated[Path, typer.Argument(metavar="SPEC.YAML")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Knobs of every run.")] = None,
     go: Annotated[bool, typer.Option("--go", help="Start it; without this, print the plan.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each in its own process.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side, each in its own process; by default as many as the cores carry."),
+    ] = None,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop after the first run that does not finish.")
     ] = False,
@@ -158,6 +164,7 @@ def prepare(
         is_sweep = not set(SECTIONS).isdisjoint(read_yaml(path))
         texts = overrides or []
         runs = [trial.run for trial in load_sweep(path, texts).trials] if is_sweep else [load_run(path, texts)]
+        from bench.engines import EngineFailed, EngineMismatch
         from bench.evaluations import prepare as prepare_
         from bench.models import ModelUnavailable
         from bench.prepare import PreparationFailed
@@ -166,7 +173,7 @@ def prepare(
             prepare_(runs)
         except ModelUnavailable as error:
             raise ConfigError([str(error)]) from None
-        except PreparationFailed as error:
+        except (PreparationFailed, EngineFailed, EngineMismatch) as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from None
 

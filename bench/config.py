@@ -129,8 +129,11 @@ class Optimizer(Section):
     """Optimizer steps over which the learning rate rises linearly from 0."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """After the warm-up: `linear` and `cosine` (half a wave) would be 0 one step after the end of the budget."""
-    microbatch_sequences: Count
-    """Completions in one forward and backward pass; changes memory and speed, not the gradient."""
+    microbatch_tokens: Count = 4096
+    """Most tokens in one forward and backward pass; a prompt counts once for all its completions there. Changes memory
+    and speed, not the gradient."""
+    microbatch_sequences: Count | None = None
+    """Most completions in one forward and backward pass; null is no limit beside that of the tokens."""
 
 
 class Critic(Section):

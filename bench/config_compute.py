@@ -21,9 +21,16 @@ class VllmEngine(Section):
     """Memory for keys and values, in GiB; a share of the machine's memory is never taken by itself."""
     max_sequences: Count = 256
     """Completions that are sampled side by side."""
+    max_mismatch: Positive = 0.1
+    """Mean |difference| of a token's log-probability between engine and trainer, in nats, above which the run ends."""
 
 
 Engine = Annotated[BuiltinEngine | VllmEngine, Field(discriminator="kind")]
+
+
+def engine_titles() -> dict[str, str]:
+    """What each engine is, by the name that `engine=` takes."""
+    return {kind.model_fields["kind"].default: str(kind.__doc__) for kind in (BuiltinEngine, VllmEngine)}
 
 
 class Parallel(Section):

@@ -11,9 +11,9 @@ from algorithms.axes.preference import Preference
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learn_imitation import accepted_samples, imitation_batch, worked_solutions
-from bench.learn_pairs import Pair, pair_batch, pairs_of, summed_logps
+from bench.learn_pairs import Pair, pair_batch, pair_parts, pairs_of, summed_logps
 from bench.learner import Cast, microbatches
-from bench.policy import Sequences
+from bench.policy import Sequences, reads_packed
 from bench.rewards import Rewarder
 from bench.rollout import Group, NothingToLearn, rewarded, sequences_of
 from bench.scoring import Scorer
@@ -48,10 +48,10 @@ def contributions(run: Run, cast: Cast, groups: Sequence[Group], instruments: In
 def _online(
     run: Run, objective: PolicyGradient, cast: Cast, groups: Sequence[Group], instruments: Instruments
 ) -> Contributions:
-    size, most = run.rollout.group_size, run.optimizer.microbatch_sequences
+    size, packed = run.rollout.group_size, reads_packed(cast.policy.network)
     sequences = sequences_of(groups, cast.policy.pad_id).to(run.device)
     rows = [list(range(i * size, (i + 1) * size)) for i in range(len(groups))]
-    by_prompt = [microbatches(own, sequences.lengths, most) for own in rows]
+    by_prompt = [microbatches(own, sequences, run.optimizer, packed=packed) for own in rows]
     parts = [part for own in by_prompt for part in own]
     # The frozen policy is the old one also after a drift, so its log-probabilities are always taken beforehand.
     scorer = Scorer(run, objective, cast, instruments, first_pass_is_old=False)
@@ -68,7 +68,7 @@ def _online(
 
 def _on_pairs(run: Run, objective: Preference, cast: Cast, groups: Sequence[Group]) -> Contributions:
     """Pairs of the rollout's own groups; the reference is the policy that sampled them, as it is in training."""
-    device, most = torch.device(run.device), max(1, run.optimizer.microbatch_sequences // 2)
+    device = torch.device(run.device)
     by_prompt = [pairs_of(run, objective.pairing, group, i) for i, group in enumerate(groups)]
     pairs = [pair for own in by_prompt for pair in own]
     if not pairs:
@@ -81,7 +81,7 @@ def _on_pairs(run: Run, objective: Preference, cast: Cast, groups: Sequence[Grou
             reference = summed_logps(cast.policy, own, device)[0]
         return lambda: objective.loss(pair_batch(own, summed_logps(cast.policy, own, device)[0], reference), totals)
 
-    return [[share(own[i : i + most]) for i in range(0, len(own), most)] for own in by_prompt]
+    return [[share([own[i] for i in part]) for part in pair_parts(own, run.optimizer)] for own in by_prompt]
 
 
 def _imitated(run: Run, objective: Imitation, cast: Cast, groups: Sequence[Group]) -> Contributions:
@@ -92,14 +92,13 @@ def _imitated(run: Run, objective: Imitation, cast: Cast, groups: Sequence[Group
             material = accepted_samples(run, source, groups)
     examples = material.examples
     sequences = Sequences.of([e.prompt_ids for e in examples], [e.token_ids for e in examples], cast.policy.pad_id)
-    sequences = sequences.to(run.device)
+    sequences, packed = sequences.to(run.device), reads_packed(cast.policy.network)
     rows: dict[tuple[int, ...], list[int]] = {}
     for row, example in enumerate(examples):
         rows.setdefault(example.prompt_ids, []).append(row)
     # A prompt that came twice has its examples once, with the first of its groups.
     by_prompt = [
-        microbatches(rows.pop(group.prompt_ids, []), sequences.lengths, run.optimizer.microbatch_sequences)
-        for group in groups
+        microbatches(rows.pop(group.prompt_ids, []), sequences, run.optimizer, packed=packed) for group in groups
     ]
     index = torch.arange(len(examples), device=sequences.completion_ids.device)
     totals = Totals.of(sequences.mask, index, run.rollout.max_completion_tokens, sum(map(len, by_prompt)))

@@ -112,12 +112,13 @@ def batch(run: Run) -> Check:
     whole = rollout.prompts * rollout.group_size
     share = whole // rollout.updates_per_rollout
     rounds = updates // (rollout.updates_per_rollout * rollout.epochs)
-    size = run.optimizer.microbatch_sequences
+    config = run.optimizer
+    most = f" and {config.microbatch_sequences} completions" if config.microbatch_sequences else ""
     passes = f", {rollout.epochs} passes over each" if rollout.epochs > 1 else ""
     lines = [
         f"{rollout.prompts} prompts x {rollout.group_size} completions = {whole:,} completions a rollout",
         f"{_plural(rollout.updates_per_rollout, 'update')} a rollout{passes}: {share:,} completions an update, "
-        f"in {_plural(-(-share // size), 'microbatch', 'microbatches')} of at most {size}",
+        f"in microbatches of at most {config.microbatch_tokens:,} tokens{most}",
         f"{_plural(updates, 'update')} = {_plural(rounds, 'rollout')}: {rounds * whole:,} completions, "
         f"at most {rounds * whole * rollout.max_completion_tokens:,} completion tokens",
     ]

@@ -14,6 +14,7 @@ import torch
 
 from bench.checkpoint import weights_digest
 from bench.config import Prompt, Run, task_content
+from bench.engines import check_installed, engine_of, engine_record
 from bench.evaluation.driver import Plan
 from bench.evaluation.resumable import Place, evaluate_once, evaluation_key
 from bench.fingerprint import data_digest
@@ -65,23 +66,24 @@ def plan_of(run: Run, one: Wanted, purpose: str, seed: int) -> Plan:
     )
 
 
-def evaluate_final(run: Run, policy: LanguageModel, generate: Generator, weights: str, folder: Path, name: str) -> None:
+def evaluate_final(run: Run, policy: LanguageModel, weights: str, folder: Path, name: str, generate: Generator) -> None:
     """Every evaluation of the final model into `folder`; a finished one is kept, a killed one goes on where it was.
 
     Args:
         generate: the engine that samples.
         weights: the digest of the model's weights.
         name: what the manifests call the model.
+        generate: the run's engine.
     """
     for one in wanted(run, "test"):
         plan = plan_of(run, one, "evaluation", run.seed)
         label = f"evaluating {run.algorithm} seed {run.seed}{'' if one.task == run.task else f' on {one.name}'}"
-        _evaluate(run, one, plan, policy, generate, weights, Place(folder, one.name, folder), label, name)
+        _evaluate(run, one, plan, policy, weights, Place(folder, one.name, folder), label, name, generate)
 
 
-def start_evaluations(run: Run, start: Start) -> list[tuple[str, Path]]:
+def start_evaluations(run: Run, start: Start, generate: Generator = sample) -> list[tuple[str, Path]]:
     """Name and folder of each evaluation of the starting model; each is sampled once for all runs that share it."""
-    return [(one.name, _start_evaluation(run, start, one)) for one in wanted(run, "start")]
+    return [(one.name, _start_evaluation(run, start, one, generate)) for one in wanted(run, "start")]
 
 
 def copy_evaluation(name: str, source: Path, target: Path) -> None:
@@ -104,12 +106,13 @@ def write_overlap(run: Run, path: Path) -> None:
     write_bytes(path, (folder / "overlap.json").read_bytes())
 
 
-def _start_evaluation(run: Run, start: Start, one: Wanted) -> Path:
+def _start_evaluation(run: Run, start: Start, one: Wanted, generate: Generator) -> Path:
     config = {name: value for name, value in run.dump()["evaluation"].items() if name not in ("also", "start_prompts")}
     # The start has a task too, that of its warm start, which another task to evaluate on must not hide.
     content: dict[str, Any] = {"start": start_content(run), "on": task_content(one.task)}
     content |= {"prompt": one.prompt.model_dump(mode="json"), "evaluation": config}
     content["max_completion_tokens"] = run.rollout.max_completion_tokens
+    content |= _engine_content(run)
 
     def make(folder: Path) -> dict[str, Any]:
         torch.set_num_threads(run.threads if run.warm_start is None else run.warm_start.threads)
@@ -118,10 +121,15 @@ def _start_evaluation(run: Run, start: Start, one: Wanted) -> Path:
         # The journal lies beside the folder, which is emptied before it is made again.
         place = Place(folder, "start", folder.parent)
         weights = weights_digest(start.model.network)
-        _evaluate(run, one, plan, start.model, sample, weights, place, label, "starting model")
+        _evaluate(run, one, plan, start.model, weights, place, label, "starting model", generate)
         return {}
 
     return cached(Path(run.output.cache), "start_evaluation", content, make)
+
+
+def _engine_content(run: Run) -> dict[str, Any]:
+    """What samples depend on beside the model and the plan: an engine that is not the suite's own, and its version."""
+    return {} if run.engine.kind == "builtin" else {"engine": engine_record(run)}
 
 
 def _evaluate(
@@ -129,15 +137,16 @@ def _evaluate(
     one: Wanted,
     plan: Plan,
     model: LanguageModel,
-    generate: Generator,
     weights: str,
     place: Place,
     label: str,
     name: str,
+    generate: Generator,
 ) -> None:
     """One evaluation into its place; `name` is what the manifest calls the model."""
-    key = evaluation_key(model, weights, one.task, plan)
+    key = evaluation_key(model, weights, one.task, plan, _engine_content(run))
     about = {"model": name, "weights_sha256": weights, "rollout_temperature": run.rollout.temperature}
+    about |= {"engine": engine_record(run)}
     evaluate_once(place, key, model, one.task, plan, run.evaluation.all_ks, generate, about, label)
 
 
@@ -151,10 +160,13 @@ def prepare(runs: Sequence[Run]) -> None:
     done: set[str] = set()
     for run in runs:
         dump = run.dump()
-        key = data_digest({**start_content(run), **{name: dump[name] for name in ("evaluation", "task", "prompt")}})
+        own = {name: dump[name] for name in ("evaluation", "task", "prompt", "engine")}
+        key = data_digest({**start_content(run), **own})
         if key in done:
             continue
         done.add(key)
+        check_installed(run)
         start = starting_model(run)
         if run.evaluation.start:
-            start_evaluations(run, start)
+            with engine_of(run) as generate:
+                start_evaluations(run, start, generate)

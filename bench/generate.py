@@ -1,12 +1,14 @@
 """Sampling: the Generator protocol and the built-in sampler for any causal language model of transformers.
 
-The built-in sampler prefills each unique prompt once, repeats its keys and values for the group, drops finished rows,
+The built-in sampler prefills each prompt once for its whole group, drops finished rows,
 and draws every token by inverting the cumulative distribution at a counter-based uniform number: a sample depends on
-its own key, not on the batch it sat in.
+its own key, not on the batch it sat in. The common decoders go through `bench.decode`, all others through their own
+forward pass.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -14,12 +16,17 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from bench.decode import DROP_BELOW, OwnDecoding
+from bench.decoder_weights import DecoderWeights, decoder_weights, decodes_natively
+from bench.draw import draw, greedy
 from bench.models import LanguageModel
 from bench.policy import attention_inputs, pad_left
 from bench.seeding import uniforms
 
-_ROW_BYTES = 2**29
+_BATCH_BYTES = 2**30
 _MOST_ROWS = 512
+_CUDA_LOOKS_EVERY = 8
+"""Steps between two looks at which rows have ended, where each look waits for the device."""
 
 
 class NotFinite(RuntimeError):
@@ -84,82 +91,152 @@ def sample(
     temperature: float,
     top_p: float = 1.0,
 ) -> list[list[Completion]]:
-    """The built-in sampler. Batches are cut at 512 rows or 512 MiB of probabilities, keys and values.
+    """The built-in sampler. Batches are cut at 512 rows or 1 GiB of probabilities, keys and values.
+
+    Tokens depend on their keys alone; log-probabilities are those of the whole distribution, in float32.
 
     Raises:
         ContextTooSmall: the longest prompt and `max_tokens` more do not fit the model's positions.
+        NotFinite: there is nothing to draw from.
     """
     check_context(model, prompts, max_tokens)
-    longest = max(map(len, prompts))
-    rows = max(1, min(_MOST_ROWS, _ROW_BYTES // _bytes_per_row(model, longest + max_tokens)))
-    group = len(keys[0])
-    flat = [(p, key) for p, own in enumerate(keys) for key in own]
-    finished: list[Completion] = []
-    for start in range(0, len(flat), rows):
-        part = flat[start : start + rows]
-        finished += _sample_batch(model, prompts, part, max_tokens, temperature, top_p)
-    return [finished[i : i + group] for i in range(0, len(finished), group)]
+    finished: list[list[Completion]] = [[] for _ in prompts]
+    # In the weights' own precision, whatever stands around this call.
+    with torch.inference_mode(), torch.autocast(model.network.device.type, enabled=False):
+        weights = decoder_weights(model.network) if decodes_natively(model.network) else None
+        num_prompts, members = _batch_shape(model, prompts, len(keys[0]), max_tokens, weights is not None)
+        for p, m in product(range(0, len(prompts), num_prompts), range(0, len(keys[0]), members)):
+            ids = prompts[p : p + num_prompts]
+            own_keys = [own[m : m + members] for own in keys[p : p + num_prompts]]
+            decoding = _decoding(model, weights, ids, len(own_keys[0]), max_tokens)
+            draws = torch.from_numpy(uniforms([key for own in own_keys for key in own], 0, max_tokens))
+            done = iter(_sample_batch(model, decoding, draws.to(model.network.device), temperature, top_p))
+            for i, own in enumerate(own_keys):
+                finished[p + i] += islice(done, len(own))
+    return finished
 
 
-def _bytes_per_row(model: LanguageModel, positions: int) -> int:
-    """What one row takes: two float32 and two float64 vectors over the vocabulary, and its keys and values."""
+def _batch_shape(
+    model: LanguageModel, prompts: Sequence[Sequence[int]], group: int, max_tokens: int, prompt_once: bool
+) -> tuple[int, int]:
+    """How many prompts and how many members of each are sampled at once.
+
+    A row takes two float32 vectors over the vocabulary and its keys and values, those of its prompt among them unless
+    they are kept once for all members.
+    """
     config = model.network.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 24 * config.vocab_size + 2 * 4 * config.num_hidden_layers * heads * head_size * positions
+    positions = max_tokens + max(map(len, prompts)) // (group if prompt_once else 1)
+    kept = 2 * config.num_hidden_layers * heads * head_size * positions * model.network.dtype.itemsize
+    rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // (8 * config.vocab_size + kept)))
+    return max(1, rows // group), min(group, rows)
 
 
-@torch.inference_mode()
-def _sample_batch(
-    model: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    wanted: Sequence[tuple[int, int]],
-    max_tokens: int,
-    temperature: float,
-    top_p: float,
-) -> list[Completion]:
-    device = model.network.device
-    unique = sorted({p for p, _ in wanted})
-    repeat = torch.tensor([unique.index(p) for p, _ in wanted], device=device)
-    prompt_ids = pad_left([prompts[p] for p in unique], model.pad_id).to(device)
-    lengths = [len(prompts[p]) for p in unique]
-    width = prompt_ids.shape[1]
-    inputs = attention_inputs(lengths, width, max_tokens, device)
-    cache = DynamicCache(config=model.network.config)
+class _Decoding(Protocol):
+    """A batch of rows that goes one token further at a time."""
 
-    def step(ids: Tensor, first: int) -> Tensor:
+    def prefill(self) -> Tensor:
+        """Float32 logits (rows, vocabulary) of what follows the prompts."""
+        ...
+
+    def step(self, token: Tensor) -> Tensor:
+        """The same after one token more a row, int64 (rows,)."""
+        ...
+
+    def drop(self, over: Tensor) -> Tensor:
+        """Go on with fewer rows, if that pays; at least with those that are not over, of which there are some.
+
+        Returns which: row i is what row `order[i]` was.
+        """
+        ...
+
+
+class _ForwardDecoding:
+    """The general case: a loop around the network's own forward pass and cache."""
+
+    def __init__(
+        self, model: LanguageModel, prompt_ids: Tensor, lengths: Sequence[int], members: int, max_tokens: int
+    ) -> None:
+        self.network, self.prompt_ids, self.members = model.network, prompt_ids, members
+        self.column = prompt_ids.shape[1]
+        self.inputs = attention_inputs(lengths, self.column, max_tokens, prompt_ids.device)
+        self.cache = DynamicCache(config=model.network.config)
+
+    def prefill(self) -> Tensor:
+        logits = self._forward(self.prompt_ids, 0)
+        rows = torch.arange(len(logits), device=logits.device).repeat_interleave(self.members)
+        self._keep(rows)
+        return logits[rows]
+
+    def step(self, token: Tensor) -> Tensor:
+        self.column += 1
+        return self._forward(token[:, None], self.column - 1)
+
+    def drop(self, over: Tensor) -> Tensor:
+        order = (~over).nonzero().flatten()
+        if len(order) > DROP_BELOW * len(over):
+            return torch.arange(len(over), device=over.device)
+        self._keep(order)
+        return order
+
+    def _keep(self, order: Tensor) -> None:
+        self.cache.batch_select_indices(order)
+        self.inputs = {name: tensor[order] for name, tensor in self.inputs.items()}
+
+    def _forward(self, ids: Tensor, first: int) -> Tensor:
         """Logits of the last position, after feeding `ids` that stand at columns `first` onwards."""
         window: dict[str, Tensor] = {}
-        if inputs:
-            window["attention_mask"] = inputs["attention_mask"][:, : first + ids.shape[1]]
-            window["position_ids"] = inputs["position_ids"][:, first : first + ids.shape[1]]
-        output = model.network(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **window)
-        return output.logits[:, -1].float() / (temperature or 1.0)
+        if self.inputs:
+            window["attention_mask"] = self.inputs["attention_mask"][:, : first + ids.shape[1]]
+            window["position_ids"] = self.inputs["position_ids"][:, first : first + ids.shape[1]]
+        output = self.network(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1, **window)
+        return output.logits[:, -1].float()
 
-    logits = _finite(step(prompt_ids, 0))[repeat]
-    cache.batch_select_indices(repeat)
-    inputs = {name: tensor[repeat] for name, tensor in inputs.items()}
-    draws = torch.from_numpy(uniforms([key for _, key in wanted], 0, max_tokens)).to(device)
-    tokens = torch.full((len(wanted), max_tokens), model.pad_id, device=device)
-    logps = torch.zeros((len(wanted), max_tokens), device=device)
-    ends = torch.tensor(model.end_ids, device=device)
-    length = torch.full((len(wanted),), max_tokens, device=device)
-    terminated = torch.zeros(len(wanted), dtype=torch.bool, device=device)
-    alive = torch.arange(len(wanted), device=device)
+
+def _decoding(
+    model: LanguageModel,
+    weights: DecoderWeights | None,
+    prompts: Sequence[Sequence[int]],
+    members: int,
+    max_tokens: int,
+) -> _Decoding:
+    """The decode path for some prompts with the same number of completions each."""
+    prompt_ids, lengths = pad_left(prompts, model.pad_id).to(model.network.device), [len(ids) for ids in prompts]
+    if weights is None:
+        return _ForwardDecoding(model, prompt_ids, lengths, members, max_tokens)
+    padding = prompt_ids.shape[1] - torch.tensor(lengths, device=prompt_ids.device)
+    return OwnDecoding(weights, prompt_ids, padding, members, max_tokens)
+
+
+def _sample_batch(
+    model: LanguageModel, decoding: _Decoding, draws: Tensor, temperature: float, top_p: float
+) -> list[Completion]:
+    """Completions of the rows whose uniform numbers are `draws` (rows, most tokens)."""
+    num_rows, max_tokens = draws.shape
+    device, ends = draws.device, torch.tensor(model.end_ids, device=draws.device)
+    tokens = torch.full(draws.shape, model.pad_id, device=device)
+    logps = torch.zeros(draws.shape, device=device)
+    alive = torch.arange(num_rows, device=device)
+    over = torch.zeros(num_rows, dtype=torch.bool, device=device)
+    look_every = _CUDA_LOOKS_EVERY if device.type == "cuda" else 1
+    logits = _finite(decoding.prefill())
     for t in range(max_tokens):
-        token, logp = _greedy(logits) if temperature == 0 else _draw(logits, draws[alive, t], top_p)
+        if temperature not in (0, 1):
+            logits.div_(temperature)
+        token, logp = greedy(logits) if temperature == 0 else draw(logits, draws[alive, t], top_p)
         tokens[alive, t], logps[alive, t] = token, logp
-        ended = torch.isin(token, ends)
-        length[alive[ended]], terminated[alive[ended]] = t + 1, True
-        if bool(ended.any()):
-            going = (~ended).nonzero().flatten()
-            alive, token = alive[going], token[going]
-            cache.batch_select_indices(going)
-            inputs = {name: tensor[going] for name, tensor in inputs.items()}
-        if t + 1 == max_tokens or not len(alive):
+        if t + 1 == max_tokens:
             break
-        logits = step(token[:, None], width + t)
-    return _completions(tokens, logps, length, terminated)
+        over |= (token[:, None] == ends).any(dim=-1)
+        if t % look_every == look_every - 1:
+            if bool(over.all()):
+                break
+            if bool(over.any()):
+                order = decoding.drop(over)
+                alive, token, over = alive[order], token[order], over[order]
+        logits = decoding.step(token)
+    return _completions(tokens, logps, ends)
 
 
 def _finite(logits: Tensor) -> Tensor:
@@ -169,36 +246,16 @@ def _finite(logits: Tensor) -> Tensor:
     return logits
 
 
-def _greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The most likely token ids (the first of equals), and their log-probabilities."""
-    logp, token = logits.log_softmax(dim=-1).max(dim=-1)
-    return token, logp
-
-
-def _draw(logits: Tensor, uniform: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    """Token ids where the cumulative distribution (float64) first exceeds `uniform`, and their log-probabilities."""
-    logp = logits.log_softmax(dim=-1)
-    probability = logp.double().exp()
-    if top_p < 1:
-        probability = _nucleus(probability, top_p)
-    cumulative = probability.cumsum(dim=-1)
-    threshold = uniform * cumulative[:, -1]
-    token = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1)
-    token = token.clamp(max=logits.shape[-1] - 1)
-    return token, logp.gather(-1, token[:, None]).squeeze(-1)
-
-
-def _nucleus(probability: Tensor, top_p: float) -> Tensor:
-    """The probabilities with 0 for every token outside the smallest set of most likely ones that holds `top_p`."""
-    ordered, index = probability.sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(dim=-1) - ordered
-    return torch.zeros_like(probability).scatter(-1, index, ordered.where(before < top_p, 0.0))
-
-
-def _completions(tokens: Tensor, logps: Tensor, length: Tensor, terminated: Tensor) -> list[Completion]:
+def _completions(tokens: Tensor, logps: Tensor, ends: Tensor) -> list[Completion]:
+    """What each row has up to its first end token: a row may have gone on after it, among others that had to."""
     ids, values = tokens.cpu().numpy(), logps.cpu().numpy().astype(np.float64)
-    sizes, ended = length.tolist(), terminated.tolist()
+    is_end = np.isin(ids, ends.cpu().numpy())
+    first = is_end.argmax(axis=1)
+    terminated = is_end[np.arange(len(ids)), first]
+    lengths = np.where(terminated, first + 1, ids.shape[1])
+    if np.isnan(values[np.arange(ids.shape[1]) < lengths[:, None]]).any():
+        raise NotFinite("the model's logits are not finite")
     return [
-        Completion(tuple(ids[i, :n].tolist()), end, tuple(values[i, :n].tolist()))
-        for i, (n, end) in enumerate(zip(sizes, ended, strict=True))
+        Completion(tuple(own[:n]), end, tuple(logp[:n]))
+        for own, logp, n, end in zip(ids.tolist(), values.tolist(), lengths.tolist(), terminated.tolist(), strict=True)
     ]

@@ -12,6 +12,7 @@ import torch
 
 from algorithms.axes.batch import Batch, Totals
 from algorithms.axes.imitation import AcceptedSamples, GoldSolutions, Imitation
+from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learner import Cast, backward, microbatches, own_parts
@@ -26,7 +27,7 @@ from bench.offline import (
     sampling_metrics,
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, token_logps
+from bench.policy import Sequences, computed_positions, reads_packed, token_logps
 from bench.prompting import encode_prompts
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.sharding import within
@@ -90,7 +91,7 @@ class ImitationLearner:
         sequences = Sequences.of(
             [e.prompt_ids for e in examples], [e.token_ids for e in examples], cast.policy.pad_id
         ).to(self.device)
-        parts = microbatches(list(range(size)), sequences.lengths, config.microbatch_sequences)
+        parts = microbatches(range(size), sequences, config, packed=reads_packed(cast.policy.network))
         rows = torch.arange(size, device=self.device)
         totals = Totals.of(sequences.mask, rows, self.run.rollout.max_completion_tokens, len(parts))
         factor = schedule_factor(config, progress.update + 1, self.run.budget.updates)
@@ -98,8 +99,10 @@ class ImitationLearner:
         with self.instruments.phase("policy_update"):
             for part, counts in own_parts(parts, sequences, cast.policy.network):
                 piece = sequences.rows(part)
-                step = self.objective.loss(imitation_batch(cast.policy, piece), totals)
-                self.instruments.clock.count(padded=piece.prompt_ids.numel() + piece.completion_ids.numel())
+                with passes(self.run.compute, self.run.device, cast.policy.network):
+                    batch = imitation_batch(cast.policy, piece)
+                step = self.objective.loss(batch, totals)
+                self.instruments.clock.count(padded=computed_positions(cast.policy.network, piece))
                 backward(step.loss, counts)
                 if counts:
                     metrics.add(step)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +11,12 @@ from algorithms.axes.masked import masked_mean
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.value import NoCritic
 from bench.config import Run
+from bench.config_compute import VllmEngine
+from bench.engines import EngineMismatch, mismatch_sentence
 from bench.instruments import Instruments
 from bench.learner import Cast, backward, microbatches, own_parts
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, token_values
+from bench.policy import Sequences, reads_packed
 from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequences_of
 from bench.rollout_metrics import (
     credit_metrics,
@@ -23,13 +24,13 @@ from bench.rollout_metrics import (
     imperfection_metrics,
     largest_gap,
     length_metrics,
+    mean_gap,
     mismatch_metrics,
     reference_metrics,
     reward_metrics,
 )
 from bench.scoring import Scorer
 from bench.seeding import generator
-from bench.sharding import within
 
 PATIENCE = 10
 """Rollouts without one informative group, from the start, after which a run ends with a sentence that says so."""
@@ -37,10 +38,6 @@ PATIENCE = 10
 
 LARGEST_MISMATCH = 1e-3
 """Nats; float32 on one machine stays below 1e-4 for every architecture that the sampler can batch."""
-
-
-class EngineMismatch(RuntimeError):
-    """Sampler and trainer disagree about the same model: samples are not from the policy that is trained."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +95,13 @@ class OnlineLearner:
                 record |= self._rollout_metrics(collected, rollout, credit)
                 record |= {"groups/carried": collected.carried, **self.stream.coverage(progress.generation_round)}
             yield record
+            if i == 0:
+                self._check_drift(collected, rollout)
 
     def _plan(self, collected: Collected, sequences: Sequences) -> list[Step]:
         """Minibatches of whole groups for every epoch, cut into microbatches."""
         config = self.run.rollout
-        size = config.group_size
+        size, packed = config.group_size, reads_packed(self.cast.policy.network)
         steps: list[Step] = []
         for epoch in range(config.epochs):
             order = generator(self.run.seed, "minibatches", self.cast.progress.update, epoch).permutation(
@@ -110,8 +109,11 @@ class OnlineLearner:
             )
             for own in torch.tensor_split(torch.from_numpy(order), config.updates_per_rollout):
                 rows = [group * size + member for group in own.tolist() for member in range(size)]
-                parts = microbatches(rows, sequences.lengths, self.run.optimizer.microbatch_sequences)
+                parts = microbatches(rows, sequences, self.run.optimizer, packed=packed)
                 steps.append(Step(epoch, rows, parts))
+                for part in parts if packed else []:
+                    # Its shapes depend on the data, so they are made here, before anything is measured.
+                    _ = sequences.rows(part).layout
         # A partial rollout may leave minibatches empty; whatever comes, the budget of updates is not exceeded.
         return [step for step in steps if step.rows][: self.run.budget.updates - self.cast.progress.update]
 
@@ -202,7 +204,7 @@ class OnlineLearner:
             piece = sequences.rows(part)
             width = piece.completion_ids.shape[1]
             batch = ValueBatch(
-                value=within(critic, partial(token_values, critic, piece)),
+                value=self.scorer.values(piece),
                 old_value=old_value[rows, :width],
                 returns=returns[rows, :width],
                 mask=credit.mask[rows, :width],
@@ -223,7 +225,8 @@ class OnlineLearner:
         progress.generated_completions += len(lengths)
         progress.generated_tokens += sum(lengths)
         gap = largest_gap(rollout, first_row=collected.carried * self.run.rollout.group_size)
-        if self.run.device == "cpu" and gap > LARGEST_MISMATCH:
+        own = not isinstance(self.run.engine, VllmEngine)
+        if own and self.run.device == "cpu" and gap > LARGEST_MISMATCH:
             raise EngineMismatch(
                 f"model.path: the sampler's and the trainer's log-probabilities differ by up to {gap:.2g} nats, where "
                 "float32 allows 1e-3: this model's state does not live in the cache that is batched"
@@ -243,3 +246,15 @@ class OnlineLearner:
             "tokens/generated": progress.generated_tokens,
             "completions/generated": progress.generated_completions,
         }
+
+    def _check_drift(self, collected: Collected, rollout: Rollout) -> None:
+        """Raises EngineMismatch where an engine outside the trainer is further from it than the run allows.
+
+        Told after the update's record is written, which then shows what happened.
+        """
+        engine = self.run.engine
+        if not isinstance(engine, VllmEngine):
+            return
+        mean = mean_gap(rollout, first_row=collected.carried * self.run.rollout.group_size)
+        if mean > engine.max_mismatch:
+            raise EngineMismatch(mismatch_sentence(mean, engine.max_mismatch))

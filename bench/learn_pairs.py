@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from algorithms.axes.batch import PairBatch, PairTotals
-from algorithms.axes.masked import masked
 from algorithms.axes.preference import GradedPairs, Preference
 from bench import processes
-from bench.config import Run
+from bench.compute import passes
+from bench.config import Optimizer, Run
 from bench.instruments import Instruments
 from bench.learner import Cast, backward
 from bench.models import LanguageModel
@@ -28,7 +28,7 @@ from bench.offline import (
     sampling_metrics,
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, token_logps
+from bench.policy import Sequences, computed_positions, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.seeding import generator, stream_key, uniforms
 from bench.sharding import is_fully_sharded, within
@@ -97,13 +97,10 @@ class PairLearner:
             **coverage(self.run),
         }
 
-    @property
-    def _part(self) -> int:
-        return max(1, self.run.optimizer.microbatch_sequences // 2)
-
     def _own_parts(self, pairs: Sequence[int]) -> list[tuple[list[int], bool]]:
         """This process's share of some pairs, given by number, a microbatch at a time, and whether each counts."""
-        parts = [list(pairs[i : i + self._part]) for i in range(0, len(pairs), self._part)]
+        cut = pair_parts([self.pairs[i] for i in pairs], self.run.optimizer)
+        parts = [[pairs[i] for i in part] for part in cut]
         costs = [sum(self.pairs[i].num_tokens for i in part) for part in parts]
         return processes.share(parts, costs, even=is_fully_sharded(self.cast.policy.network))
 
@@ -124,7 +121,8 @@ class PairLearner:
     def _scored(self, pairs: Sequence[Pair]) -> Tensor:
         """`summed_logps` by the policy as it is now, counted."""
         policy = self.cast.policy
-        own, padded = within(policy.network, lambda: summed_logps(policy, pairs, self.device))
+        with passes(self.run.compute, self.run.device, policy.network):
+            own, padded = within(policy.network, lambda: summed_logps(policy, pairs, self.device))
         self.instruments.clock.count(padded=padded)
         return own
 
@@ -202,14 +200,29 @@ def all_pairs_of(run: Run, pairing: GradedPairs, group: Group, index: int) -> li
     ]
 
 
+def pair_parts(pairs: Sequence[Pair], config: Optimizer) -> list[list[int]]:
+    """Indices of pairs, in order, cut into parts within the limits of `config`; a pair is two completions."""
+    most = max(1, (config.microbatch_sequences or 2 * len(pairs)) // 2)
+    parts: list[list[int]] = []
+    tokens = 0
+    for i, pair in enumerate(pairs):
+        sides = (pair.prompt_ids, pair.chosen.completion.token_ids, pair.rejected.completion.token_ids)
+        more = sum(map(len, sides))
+        if not parts or tokens + more > config.microbatch_tokens or len(parts[-1]) == most:
+            parts.append([])
+            tokens = 0
+        parts[-1].append(i)
+        tokens += more
+    return parts
+
+
 def summed_logps(policy: LanguageModel, pairs: Sequence[Pair], device: torch.device) -> tuple[Tensor, int]:
     """Summed log-probabilities of (chosen, rejected), float32 (pairs, 2), and the positions that were computed."""
     sides = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     prompts = [pair.prompt_ids for pair in pairs] * 2
     sequences = Sequences.of(prompts, [s.completion.token_ids for s in sides], policy.pad_id).to(device)
     logp = token_logps(policy.network, sequences, OFFLINE_TEMPERATURE)
-    padded = len(sides) * (sequences.prompt_ids.shape[1] + logp.shape[1])
-    return masked(logp, sequences.mask).sum(dim=1).view(2, len(pairs)).T, padded
+    return logp.sum(dim=1).view(2, len(pairs)).T, computed_positions(policy.network, sequences)
 
 
 def pair_batch(pairs: Sequence[Pair], own: Tensor, reference: Tensor) -> PairBatch:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import processes
+from bench.config import Optimizer
 from bench.models import Critic, LanguageModel
 from bench.policy import Sequences
 from bench.rollout import Group
@@ -60,15 +61,38 @@ class Learner(Protocol):
         ...
 
 
-def microbatches(rows: list[int], lengths: tuple[int, ...], size: int) -> list[list[int]]:
-    """Rows of one optimizer step cut into parts of at most `size`, neighbours in length together to save padding."""
-    ordered = sorted(rows, key=lambda row: (lengths[row], row))
-    return [ordered[i : i + size] for i in range(0, len(ordered), size)]
+def microbatches(rows: Sequence[int], sequences: Sequences, config: Optimizer, *, packed: bool) -> list[list[int]]:
+    """Rows of one optimizer step cut into parts within the limits of `config`; a row that exceeds them is alone.
+
+    Args:
+        packed: completions of one prompt stay together, for it is computed once in each part; otherwise neighbours in
+            length do, to save padding.
+    """
+    prompts, lengths = sequences.prompts, sequences.lengths
+    first = {prompt: i for i, prompt in reversed(list(enumerate(prompts)))}
+    most = config.microbatch_sequences or len(rows)
+    parts: list[list[int]] = []
+    tokens = 0
+    for row in sorted(rows, key=lambda row: (first[prompts[row]] if packed else lengths[row], row)):
+        part = parts[-1] if parts else []
+        alone = len(prompts[row]) + lengths[row]
+        if packed:
+            # Rows of one prompt follow each other, so it is in the part already or not at all.
+            total = tokens + (lengths[row] if part and prompts[part[-1]] == prompts[row] else alone)
+        else:
+            total = max(len(prompts[i]) + lengths[i] for i in [*part, row]) * (len(part) + 1)
+        if not part or total > config.microbatch_tokens or len(part) == most:
+            parts.append([row])
+            tokens = alone
+        else:
+            part.append(row)
+            tokens = total
+    return parts
 
 
 def own_parts(parts: Sequence[list[int]], sequences: Sequences, network: nn.Module) -> list[tuple[list[int], bool]]:
     """The parts that this process passes through the network, and whether each counts (`bench.processes.share`)."""
-    costs = [sum(sequences.prompt_lengths[row] + sequences.lengths[row] for row in part) for part in parts]
+    costs = [sum(len(sequences.prompts[row]) + sequences.lengths[row] for row in part) for part in parts]
     return processes.share(parts, costs, even=is_fully_sharded(network))
 
 

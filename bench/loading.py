@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from algorithms.axes.knobs import kind_of
 from algorithms.axes.objective import Objective
 from bench import catalog, checks
 from bench.config import Run, Section
@@ -17,6 +18,7 @@ from bench.refusals import double_kl, no_critic, without_double_kl
 from bench.schema import Place
 
 _ROOT = Place(Run)
+ENGINE_CORRECTION = "token_truncate"
 _Layer = Mapping[str, Any]
 # A default component is a layer too, so that one of its knobs can be given without its kind.
 _DEFAULTS: _Layer = {
@@ -48,6 +50,12 @@ def build_run(*layers: _Layer) -> Run:
     merged: Any = {}
     for layer in (_DEFAULTS, preset, *spelled):
         merged = _merged(_ROOT, merged, layer)
+    default = engine_default(merged, preset)
+    if default:
+        # Below what the user gives, so the layers are laid once more.
+        merged = {}
+        for layer in (_DEFAULTS, preset, default, *spelled):
+            merged = _merged(_ROOT, merged, layer)
     if preset and isinstance(merged.get("critic"), Mapping) and not _trains_a_critic(merged, preset):
         # Said before its knobs are looked at: what they lack would not help.
         lines.append(no_critic(merged["algorithm"]))
@@ -182,6 +190,25 @@ def _preset(layers: Sequence[_Layer]) -> tuple[_Layer, list[str]]:
     except catalog.UnknownName as error:
         return {}, [f"algorithm: {shown(name)} given, {error}"]
     return {"algorithm": name, "objective": plain_objective(objective)}, []
+
+
+def engine_default(merged: _Layer, preset: _Layer) -> _Layer:
+    """What an engine outside the trainer changes in a preset: its log-probabilities are another program's, so the gap
+    is weighed out by token truncation at 2.0. Nothing where they are not compared with the trainer's."""
+    engine, rollout, published = merged.get("engine"), merged.get("rollout"), preset.get("objective", {})
+    apart = isinstance(engine, Mapping) and engine.get("kind") == "vllm"
+    compared = not (isinstance(rollout, Mapping) and rollout.get("old_logp") == "sampler")
+    if not (apart and compared) or published.get("mismatch") != {"kind": "no_correction"}:
+        return {}
+    return {"objective": {"mismatch": {"kind": ENGINE_CORRECTION}}}
+
+
+def engine_source(run: Run, knob: str) -> str | None:
+    """Why a knob of the objective has its value, where it is the engine that changed it; None where it is not."""
+    axis = getattr(run.objective, "mismatch", None)
+    if knob.partition(".")[0] != "mismatch" or axis is None or run.engine.kind != "vllm":
+        return None
+    return "default with engine=vllm" if kind_of(axis) == ENGINE_CORRECTION else None
 
 
 def _trains_a_critic(merged: _Layer, preset: _Layer) -> bool:

@@ -20,7 +20,8 @@ from typing import Any
 TOKENS = ("prompt", "generated", "trained", "padded")
 # A phase without an entry has no counter that describes its work, so it gets seconds and no rate.
 NUMERATORS = {"rollout": "generated", "policy_update": "trained", "critic_update": "trained"}
-NOT_TRAINING = frozenset({"validation"})
+# What an engine takes to start says nothing about the updates that it samples for.
+NOT_TRAINING = frozenset({"validation", "engine_start"})
 
 
 def device_clock(device: str) -> Callable[[], float]:
@@ -56,6 +57,18 @@ class PhaseClock:
         finally:
             self._seconds[name] += self._clock() - start
             self._running = None
+
+    @contextmanager
+    def instead(self, name: str) -> Iterator[None]:
+        """Count the seconds of the block to another phase than the one that it is in, if it is in one."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            seconds = self._clock() - start
+            self._seconds[name] += seconds
+            if self._running is not None:
+                self._seconds[self._running] -= seconds
 
     def count(
         self, *, prompt: int = 0, generated: int = 0, trained: int = 0, padded: int = 0, completions: int = 0

@@ -184,14 +184,25 @@ def save_folder(model: LanguageModel, folder: Path, state: dict[str, torch.Tenso
     model.tokenizer.save_pretrained(folder)
 
 
+def base_of(network: PreTrainedModel) -> PreTrainedModel:
+    """The model without its vocabulary head."""
+    base = network.base_model
+    assert isinstance(base, PreTrainedModel), "a model of transformers is made of one"
+    return base
+
+
 class Critic(nn.Module):
     """A value model: a copy of a starting policy's trunk with a linear head that starts at zero, so that V is 0."""
 
     def __init__(self, start: PreTrainedModel):
         super().__init__()
-        self.trunk = start.base_model
+        self.trunk = base_of(start)
         size = start.config.get_text_config().hidden_size
         # Not initialised first: that would draw from the process's random generator.
         self.head = nn.utils.skip_init(nn.Linear, size, 1, bias=False, dtype=torch.float32)
         self.head.load_state_dict({"weight": torch.zeros(1, size)})
         self.eval()
+
+    def value(self, states: torch.Tensor) -> torch.Tensor:
+        """Values of hidden states (..., hidden size): float32 (...)."""
+        return self.head(states.float()).squeeze(-1)

@@ -48,17 +48,26 @@ def take_step(optimizer: torch.optim.Optimizer, lr: float, max_grad_norm: float)
         Diverged: the norm is not finite.
         ProcessesDisagree: it is not the same everywhere, so that the steps would not be either.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    processes.sum_gradients(parameters)
-    norm = float(sharding.whole(nn.utils.clip_grad_norm_(parameters, max_grad_norm)))
+    processes.sum_gradients([p for group in optimizer.param_groups for p in group["params"]])
+    norm = float(sharding.whole(clip(optimizer, max_grad_norm)))
     processes.agree("the gradient norm", norm)
     if not math.isfinite(norm):
         raise Diverged(f"gradient norm is {norm}")
+    step(optimizer, lr)
+    return norm
+
+
+def clip(optimizer: torch.optim.Optimizer, max_grad_norm: float) -> torch.Tensor:
+    """Scale the gradients down to `max_grad_norm`; returns their 2-norm before, a scalar that is not read here."""
+    return nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], max_grad_norm)
+
+
+def step(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """One step at this learning rate; the gradients are gone after it."""
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return norm
 
 
 def step_report(optimizer: torch.optim.Optimizer, norm: float, max_grad_norm: float) -> dict[str, float]:

@@ -1,55 +1,88 @@
 """Scoring: log-probabilities, entropies and values of given completions' tokens, defined once for all objectives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bench.models import Critic
+from bench.models import Critic, base_of
+from bench.packing import Layout, layout_of, packed_states, packs, spread
+from bench.token_head import entropy_of, logp_and_entropy, picked
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Prompts and completions as rectangles: prompts padded on the left, completions on the right."""
+    """Completions with their prompts: lists of token ids, and the shapes in which models read them, made once."""
 
-    prompt_ids: Tensor
-    """int64 (rows, prompt width)."""
-    prompt_lengths: tuple[int, ...]
-    completion_ids: Tensor
-    """int64 (rows, completion width)."""
-    lengths: tuple[int, ...]
+    prompts: tuple[tuple[int, ...], ...]
+    """Token ids, one tuple for each completion; equal prompts are computed once where the model allows it."""
+    completions: tuple[tuple[int, ...], ...]
+    pad_id: int
+    device: torch.device = _CPU
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], pad_id: int) -> "Sequences":
-        """Pad lists of token ids to rectangles."""
-        return cls(
-            pad_left(prompts, pad_id),
-            tuple(len(p) for p in prompts),
-            pad_right(completions, pad_id),
-            tuple(len(c) for c in completions),
-        )
+        """From lists of token ids."""
+        return cls(tuple(map(tuple, prompts)), tuple(map(tuple, completions)), pad_id)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.completions)
 
-    @property
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each completion."""
+        return tuple(map(len, self.completions))
+
+    @cached_property
+    def prompt_lengths(self) -> tuple[int, ...]:
+        return tuple(map(len, self.prompts))
+
+    @cached_property
+    def prompt_ids(self) -> Tensor:
+        """int64 (rows, prompt width): prompts padded on the left."""
+        return pad_left(self.prompts, self.pad_id).to(self.device)
+
+    @cached_property
+    def completion_ids(self) -> Tensor:
+        """int64 (rows, completion width): completions padded on the right."""
+        return pad_right(self.completions, self.pad_id).to(self.device)
+
+    @cached_property
     def mask(self) -> Tensor:
         """bool (rows, completion width): True for generated tokens, from lengths and never from token values."""
-        width = torch.arange(self.completion_ids.shape[1])
-        return (width[None, :] < torch.tensor(self.lengths)[:, None]).to(self.completion_ids.device)
+        width = torch.arange(max(self.lengths))
+        return (width[None, :] < torch.tensor(self.lengths)[:, None]).to(self.device)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The packed row that predicts every completion token."""
+        return layout_of(self.prompts, self.completions, with_last=False).to(self.device)
+
+    @cached_property
+    def layout_with_last(self) -> Layout:
+        """The packed row that also has the state after each completion's last token."""
+        return layout_of(self.prompts, self.completions, with_last=True).to(self.device)
+
+    @cached_property
+    def _pieces(self) -> dict[tuple[int, ...], "Sequences"]:
+        return {}
 
     def rows(self, index: Sequence[int]) -> "Sequences":
-        """Some of the rows, with padding that none of them needs cut away."""
-        prompt_lengths = tuple(self.prompt_lengths[i] for i in index)
-        lengths = tuple(self.lengths[i] for i in index)
-        picked = torch.as_tensor(index, device=self.prompt_ids.device)
-        prompts = self.prompt_ids[picked, self.prompt_ids.shape[1] - max(prompt_lengths) :]
-        return Sequences(prompts, prompt_lengths, self.completion_ids[picked, : max(lengths)], lengths)
+        """Some of the rows, with padding that none of them needs cut away; the same piece each time they are asked for,
+        so that its shapes are made once for all passes over it."""
+        key = tuple(index)
+        if key not in self._pieces:
+            prompts, completions = tuple(self.prompts[i] for i in key), tuple(self.completions[i] for i in key)
+            self._pieces[key] = replace(self, prompts=prompts, completions=completions)
+        return self._pieces[key]
 
     def to(self, device: torch.device | str) -> "Sequences":
-        return Sequences(self.prompt_ids.to(device), self.prompt_lengths, self.completion_ids.to(device), self.lengths)
+        return replace(self, device=torch.device(device))
 
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
@@ -81,7 +114,7 @@ def attention_inputs(prompt_lengths: Sequence[int], width: int, extra: int, devi
 
 def _inputs(sequences: Sequences) -> dict[str, Tensor]:
     ids = torch.cat([sequences.prompt_ids, sequences.completion_ids], dim=1)
-    width, extra = sequences.prompt_ids.shape[1], sequences.completion_ids.shape[1]
+    width, extra = max(sequences.prompt_lengths), max(sequences.lengths)
     return {"input_ids": ids, **attention_inputs(sequences.prompt_lengths, width, extra, ids.device)}
 
 
@@ -94,44 +127,64 @@ def completion_logits(network: PreTrainedModel, sequences: Sequences) -> Tensor:
 
 
 def token_logps(network: PreTrainedModel, sequences: Sequences, temperature: float) -> Tensor:
-    """Log-probability of each completion token under softmax(logits / temperature), float32 (rows, width)."""
-    return _picked(_tempered(network, sequences, temperature), sequences.completion_ids)[0]
+    """Log-probability of each completion token under softmax(logits / temperature): float32 (rows, width), 0 beyond a
+    completion's end."""
+    return token_logps_and_entropy(network, sequences, temperature)[0]
 
 
 def token_logps_and_entropy(
     network: PreTrainedModel, sequences: Sequences, temperature: float, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The same, and the exact entropy of each distribution, without its gradient unless that is asked for."""
-    logits = _tempered(network, sequences, temperature)
-    logp, normaliser = _picked(logits, sequences.completion_ids)
-    if entropy_gradient:
-        # entr's gradient at probability 0 is infinite; this form's is 0.
-        return logp, normaliser - ((logits - normaliser[..., None]).exp() * logits).sum(dim=-1)
-    with torch.no_grad():
-        entropy = torch.special.entr((logits - normaliser[..., None]).exp()).sum(dim=-1)
-    return logp, entropy
+    if reads_packed(network):
+        layout = sequences.layout
+        states = packed_states(base_of(network), layout)[layout.predictors]
+        head = network.get_output_embeddings()
+        assert isinstance(head, nn.Linear), "reads_packed has looked"
+        scored = logp_and_entropy(states, head, layout.targets, temperature, entropy_gradient=entropy_gradient)
+        logp, entropy = (spread(numbers, layout) for numbers in scored)
+    else:
+        logits = completion_logits(network, sequences)
+        logits = logits if temperature == 1 else logits / temperature
+        logp, normaliser = picked(logits, sequences.completion_ids)
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropy = entropy_of(logits, normaliser)
+    return logp.masked_fill(~sequences.mask, 0.0), entropy.masked_fill(~sequences.mask, 0.0)
 
 
-def _tempered(network: PreTrainedModel, sequences: Sequences, temperature: float) -> Tensor:
-    logits = completion_logits(network, sequences)
-    return logits if temperature == 1 else logits / temperature
+def reads_packed(network: PreTrainedModel) -> bool:
+    """Whether this network scores packed rows; the others score rectangles, with padding and whole logits.
+
+    Packed rows need a family that `bench.packing` knows and a vocabulary head that is a plain linear layer.
+    """
+    return packs(network) and type(network.get_output_embeddings()) is nn.Linear
 
 
-def _picked(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    normaliser = logits.logsumexp(dim=-1)
-    return logits.gather(-1, ids[..., None]).squeeze(-1) - normaliser, normaliser
+def computed_positions(network: PreTrainedModel, sequences: Sequences) -> int:
+    """Tokens that a scoring pass over these sequences puts through the network, padding included."""
+    if reads_packed(network):
+        return sequences.layout.ids.shape[1]
+    return len(sequences) * (max(sequences.prompt_lengths) + max(sequences.lengths))
 
 
 def token_values(critic: Critic, sequences: Sequences) -> Tensor:
-    """The critic's value of the state before each completion token: float32 (rows, completion width)."""
-    hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
-    first = sequences.prompt_ids.shape[1] - 1
-    return critic.head(hidden[:, first:-1].float()).squeeze(-1)
+    """The critic's value of the state before each completion token: float32 (rows, completion width), 0 beyond a
+    completion's end."""
+    if packs(critic.trunk):
+        layout = sequences.layout
+        values = spread(critic.value(packed_states(critic.trunk, layout)[layout.predictors]), layout)
+    else:
+        hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
+        values = critic.value(hidden[:, max(sequences.prompt_lengths) - 1 : -1])
+    return values.masked_fill(~sequences.mask, 0.0)
 
 
 def values_after(critic: Critic, sequences: Sequences) -> Tensor:
     """The critic's value of the state after each completion's last token: float32 (rows,)."""
+    if packs(critic.trunk):
+        layout = sequences.layout_with_last
+        return critic.value(packed_states(critic.trunk, layout)[layout.last])
     hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
     lengths = torch.tensor(sequences.lengths, device=hidden.device)
-    last = hidden[torch.arange(len(sequences), device=hidden.device), sequences.prompt_ids.shape[1] - 1 + lengths]
-    return critic.head(last.float()).squeeze(-1)
+    last = max(sequences.prompt_lengths) - 1 + lengths
+    return critic.value(hidden[torch.arange(len(sequences), device=hidden.device), last])

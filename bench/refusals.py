@@ -35,11 +35,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         ("per_device_train_batch_size", "micro_batch_size", "ppo_micro_batch_size"),
         ("optimizer.microbatch_sequences",),
     ),
+    **dict.fromkeys(("max_token_len_per_gpu", "ppo_max_token_len_per_gpu"), ("optimizer.microbatch_tokens",)),
 }
 # And those that have no counterpart here, with the reason.
 NOT_NEEDED: Mapping[str, str] = {
     "gradient_accumulation_steps": (
-        "none is needed: every step accumulates over microbatches of optimizer.microbatch_sequences completions, which "
+        "none is needed: every step accumulates over microbatches of optimizer.microbatch_tokens tokens, which "
         "changes memory and speed and not the gradient; leave it out"
     )
 }

@@ -186,6 +186,14 @@ def largest_gap(rollout: Rollout, first_row: int = 0) -> float:
     return float(known.max()) if len(known) else 0.0
 
 
+def mean_gap(rollout: Rollout, first_row: int = 0) -> float:
+    """Mean |pi_old - mu| of a token in nats from row `first_row` on; 0 where none is known."""
+    assert rollout.sampler_logp is not None, "a rollout of this program has the engine's log-probabilities"
+    gap = (rollout.old_logp - rollout.sampler_logp)[first_row:][rollout.mask[first_row:]].abs()
+    known = gap[gap.isfinite()].double()
+    return float(known.mean()) if len(known) else 0.0
+
+
 def effective_share(weights: Float[Tensor, "number"]) -> float:
     """(sum w)^2 / (N sum w^2), in (0, 1]: the share of samples that as many equal weights would need."""
     if not len(weights):

@@ -1,6 +1,7 @@
 """Scoring: sampled groups become the tensors that a policy-gradient objective reads, and rows of them a fresh batch."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,10 +12,11 @@ from transformers import PreTrainedModel
 from algorithms.axes.batch import Batch, Credit, Rollout
 from algorithms.axes.policy_gradient import PolicyGradient
 from bench import processes
+from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learner import Cast, own_parts
-from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values, values_after
+from bench.policy import Sequences, computed_positions, token_logps, token_logps_and_entropy, token_values, values_after
 from bench.rollout import Group, sampler_logps
 from bench.sharding import within
 
@@ -41,18 +43,21 @@ class Scorer:
         config, cast, device = self.run.rollout, self.cast, torch.device(self.run.device)
         sampled = sampler_logps(groups, sequences.completion_ids.shape[1]).to(device)
 
+        def scored(model: nn.Module, score: Callable[[Sequences], Tensor]) -> Tensor:
+            with self._passes(model):
+                return by_parts(model, score, sequences, parts)
+
         old_logp, entropy = self._old_policy(sampled, sequences, parts)
         reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
                 frozen = reference.network
-                ref_logp = by_parts(frozen, partial(_logps, frozen, config.temperature), sequences, parts)
+                ref_logp = scored(frozen, partial(_logps, frozen, config.temperature))
         if critic is not None:
             with self.instruments.phase("values"):
-                value = by_parts(critic, partial(token_values, critic), sequences, parts)
+                value = scored(critic, partial(token_values, critic))
                 if self.objective.needs.next_value:
-                    after = by_parts(critic, lambda part: values_after(critic, part)[:, None], sequences, parts)
-                    next_value = after[:, 0]
+                    next_value = scored(critic, lambda part: values_after(critic, part)[:, None])[:, 0]
         members = [member for group in groups for member in group.members]
         bits = [bit for group in groups for bit in group.correct]
         return Rollout(
@@ -70,6 +75,16 @@ class Scorer:
             next_value=next_value,
         )
 
+    def _passes(self, model: nn.Module) -> AbstractContextManager[None]:
+        return passes(self.run.compute, self.run.device, model)
+
+    def values(self, piece: Sequences) -> Tensor:
+        """The critic's values of a microbatch, with their gradient."""
+        critic = self.cast.critic
+        assert critic is not None, "only an objective with a critic asks for its values"
+        with self._passes(critic):
+            return within(critic, partial(token_values, critic, piece))
+
     def _old_policy(
         self, sampled: Tensor, sequences: Sequences, parts: Sequence[list[int]]
     ) -> tuple[Tensor, Tensor | None]:
@@ -80,7 +95,7 @@ class Scorer:
         recomputed = self.run.rollout.old_logp == "recomputed" and not self.first_pass_is_old
         if not recomputed and not self.objective.needs.entropy:
             return known, None
-        with self.instruments.phase("old_logp"):
+        with self.instruments.phase("old_logp"), self._passes(network):
             if not self.objective.needs.entropy:
                 return by_parts(network, partial(_logps, network, temperature), sequences, parts), None
 
@@ -104,10 +119,11 @@ class Scorer:
         width = piece.completion_ids.shape[1]
         with_gradient = self.objective.needs.entropy_gradient
         network, temperature = self.cast.policy.network, self.run.rollout.temperature
-        logp, entropy = within(network, lambda: token_logps_and_entropy(network, piece, temperature, with_gradient))
+        with self._passes(network):
+            logp, entropy = within(network, lambda: token_logps_and_entropy(network, piece, temperature, with_gradient))
         if self.first_pass_is_old:
             rollout.old_logp[rows, :width] = logp.detach()
-        self.instruments.clock.count(padded=len(part) * (piece.prompt_ids.shape[1] + width))
+        self.instruments.clock.count(padded=computed_positions(network, piece))
         batch = Batch(
             logp=logp,
             old_logp=rollout.old_logp[rows, :width],

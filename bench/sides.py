@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import catalog
+from bench.config import Run
 from bench.dialect import ConfigError
 from bench.explain import shown
-from bench.loading import flat, load_run, plain_objective
+from bench.loading import engine_source, flat, load_run, plain_objective
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,12 @@ class Side:
 
     knobs: Mapping[str, Any]
     preset: catalog.Preset
-    is_preset: bool
+    run: Run | None = None
+    """None: the side is a preset by itself."""
+
+    @property
+    def is_preset(self) -> bool:
+        return self.run is None
 
     def shown(self, knob: str) -> str:
         value = self.knobs.get(knob, "-")
@@ -28,7 +34,9 @@ class Side:
             return ""
         published = flat({"objective": plain_objective(self.preset.objective)})
         changed = self.knobs[knob] != published.get(knob)
-        return "this run" if changed else self.preset.source(knob.removeprefix("objective."))
+        name = knob.removeprefix("objective.")
+        by_engine = None if self.run is None else engine_source(self.run, name)
+        return (by_engine or "this run") if changed else self.preset.source(name)
 
 
 def side(name: str) -> Side:
@@ -40,9 +48,9 @@ def side(name: str) -> Side:
     path = Path(name) / "run.yaml" if (Path(name) / "run.yaml").is_file() else Path(name)
     if path.is_file():
         config = load_run(path)
-        return Side(flat(config.dump()), catalog.load_preset(config.algorithm), is_preset=False)
+        return Side(flat(config.dump()), catalog.load_preset(config.algorithm), config)
     try:
         preset = catalog.load_preset(name)
     except catalog.UnknownName as error:
         raise ConfigError([f"{name}: there is no such file, and {error}"]) from None
-    return Side(flat({"objective": plain_objective(preset.objective)}), preset, is_preset=True)
+    return Side(flat({"objective": plain_objective(preset.objective)}), preset)

@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,15 @@ from algorithms.axes.preference import Preference
 from bench import checkpoint, processes, store
 from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
+from bench.compute import enable_checkpointing
 from bench.config import Run
+from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
-from bench.generate import ContextTooSmall, Generator, NotFinite, sample
+from bench.generate import ContextTooSmall, Generator, NotFinite
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
-from bench.learn_online import EngineMismatch, OnlineLearner
+from bench.learn_online import OnlineLearner
 from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
 from bench.memory import MemoryMeter
@@ -50,6 +52,7 @@ ENDED_BY_A_SENTENCE = (
     PreparationFailed,
     ModelUnavailable,
     ContextTooSmall,
+    EngineFailed,
     EngineMismatch,
     RewardMistake,
 )
@@ -77,6 +80,8 @@ class Job:
     start: Start
     learner: Learner
     instruments: Instruments
+    generate: Generator
+    """The run's engine; samples for training, validation and evaluation alike."""
     live: Live = field(default_factory=Live)
 
     @property
@@ -106,8 +111,8 @@ def execute(run: Run, directory: Path) -> store.Status:
             if run.parallel.processes > 1:
                 # Before they join, because the others wait for its locks, as long as it takes, and not for each other.
                 prepare([run])
-            with processes.joined(run.parallel.processes, run.device):
-                job = set_up(run, directory, attempt)
+            with processes.joined(run.parallel.processes, run.device), ExitStack() as opened:
+                job = set_up(run, directory, attempt, opened)
                 train(job)
                 finish(job)
         return _end(run, directory, attempt, "finished")
@@ -131,13 +136,20 @@ def execute(run: Run, directory: Path) -> store.Status:
         return _end(run, directory, attempt, "failed", f"{type(error).__name__}: {error}")
 
 
-def set_up(run: Run, directory: Path, attempt: int) -> Job:
-    """Write what is known before training and load the models that the objective needs."""
+def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = None) -> Job:
+    """Write what is known before training and load the models that the objective needs.
+
+    An engine with a process or memory of its own ends with `opened`; the suite's own needs none.
+    """
+    opened = opened or ExitStack()
+    check_installed(run)
     torch.set_num_threads(run.threads)
     if processes.is_main():
         _write_known(run, directory)
     start = starting_model(run)
-    evaluations = start_evaluations(run, start) if run.evaluation.start else []
+    instruments = Instruments(PhaseClock(device_clock(run.device)), MemoryMeter(run.device))
+    generate = opened.enter_context(engine_of(run, directory / LOG, instruments.clock))
+    evaluations = start_evaluations(run, start, generate) if run.evaluation.start else []
     if processes.is_main():
         write_overlap(run, directory / "overlap.json")
         for name, folder in evaluations:
@@ -146,7 +158,7 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     start_digest = checkpoint.weights_digest(start.model.network)
     processes.agree("the starting model", start_digest)
     cast = make_cast(run, start.model)
-    instruments = Instruments(PhaseClock(device_clock(run.device)), MemoryMeter(run.device))
+    probe(run, generate, cast.policy)
     instruments.memory.own("policy", cast.policy.network)
     instruments.memory.own("optimizer", cast.optimizer)
     if cast.reference is not None:
@@ -154,16 +166,16 @@ def set_up(run: Run, directory: Path, attempt: int) -> Job:
     if cast.critic is not None and cast.critic_optimizer is not None:
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
-    sampler = Sampler(run, run.task, sample, instruments, directory / "reward_failures.jsonl")
+    sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
     learner = make_learner(run, cast, sampler, instruments)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
-    about = {"start": dict(start.about), "start_weights_sha256": start_digest}
+    about = {"engine": engine_record(run), "start": dict(start.about), "start_weights_sha256": start_digest}
     if processes.is_main():
         written = provenance(run.dump(), threads=torch.get_num_threads())
         store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
-    return Job(run, directory, attempt, start, learner, instruments)
+    return Job(run, directory, attempt, start, learner, instruments, generate)
 
 
 def _write_known(run: Run, directory: Path) -> None:
@@ -191,6 +203,8 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     needs = run.objective.needs
     network = start.network
     torch.nn.Module.to(network, run.device)
+    if run.compute.gradient_checkpointing:
+        enable_checkpointing(network)
     reference, critic, critic_optimizer = None, None, None
     if needs.reference and isinstance(run.objective, PolicyGradient):
         reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)
@@ -217,7 +231,7 @@ def train(job: Job) -> None:
     for record in store.read_jsonl(job.directory / "metrics.jsonl").records:
         job.live.watch.see(record)
     label = f"{run.algorithm} seed {run.seed}"
-    with progress(label, run.budget.updates) if processes.is_main() else nullcontext(_silent) as advance:
+    with progress(label, run.budget.updates) if processes.is_main() else nullcontext(lambda *_: None) as advance:
         advance(counters.update, "")
         if counters.update == 0:
             _validate(job, {"update": 0})
@@ -232,10 +246,6 @@ def train(job: Job) -> None:
                 advance(1, _remark(record))
             job.instruments.memory.metering = False
             _save(job)
-
-
-def _silent(done: int, note: str) -> None:
-    """Progress of a process that is not the main one."""
 
 
 def _is_metered(run: Run, update: int, step: int) -> bool:
@@ -291,7 +301,7 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
 def _together(job: Job, work: Callable[[Generator], Result]) -> Result:
     """Work of the main process alone that samples from the policy with the help of the others."""
     with unsharded(job.policy.network):
-        return processes.with_help(sample, job.policy, work)
+        return processes.with_help(job.generate, job.policy, work)
 
 
 def _save(job: Job) -> None:
@@ -344,7 +354,7 @@ def finish(job: Job) -> None:
     name, folder = f"{run.algorithm} seed {run.seed} update {chosen}", job.directory / "eval"
     if processes.is_main():
         store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
-    _together(job, lambda generate: evaluate_final(run, policy, generate, digest, folder, name))
+    _together(job, lambda generate: evaluate_final(run, policy, digest, folder, name, generate))
     if not processes.is_main():
         return
     store.write_json(job.directory / "memory.json", job.instruments.memory.report())

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bench.loading import ConfigError
 from sweeps import ledger, screen
+from sweeps.cores import Jobs, choose_jobs, demand, usable_cores
 from sweeps.executors import Busy, Exit, Job, LocalProcesses, take_lock
 from sweeps.grid import Sweep, load_sweep
 from sweeps.ledger import Entry
@@ -39,8 +40,8 @@ class Commands:
 class Options:
     """How a sweep is run; nothing here changes a result."""
 
-    jobs: int = 1
-    """Trials side by side."""
+    jobs: int | None = None
+    """Trials side by side; None is as many as the cores carry."""
     fail_fast: bool = False
     """Stop after the first trial that does not finish."""
     report: bool = True
@@ -76,11 +77,11 @@ def run_sweep(spec: Path, overrides: Sequence[str], *, go: bool, options: Option
     """Print the plan of a sweep, or with `go` run what is left of it; returns the exit status."""
     signals = _Signals()
     try:
-        if options.jobs < 1:
+        if options.jobs is not None and options.jobs < 1:
             raise ConfigError([f"--jobs: {options.jobs} given, must be at least 1"])
         sweep = load_sweep(spec, overrides)
         if not go:
-            screen.print_plan(console, sweep, options.jobs, _command(sweep, options))
+            screen.print_plan(console, sweep, _jobs(ledger.entries(sweep), options), _command(sweep, options))
             return 0
         lock = take_lock(sweep.directory / "sweep.lock")
         try:
@@ -106,8 +107,15 @@ def run_sweep(spec: Path, overrides: Sequence[str], *, go: bool, options: Option
 
 def _command(sweep: Sweep, options: Options) -> str:
     """What to type to start or resume this sweep."""
-    flags = ["--go", "--jobs", str(options.jobs)] + ["--fail-fast"] * options.fail_fast
+    jobs = [] if options.jobs is None else ["--jobs", str(options.jobs)]
+    flags = ["--go", *jobs] + ["--fail-fast"] * options.fail_fast
     return shlex.join(["bench", "sweep", str(sweep.spec), *sweep.overrides, *flags])
+
+
+def _jobs(entries: Sequence[Entry], options: Options) -> Jobs:
+    """How many of the trials that are left run side by side."""
+    left = [demand(entry.trial.run) for entry in entries if not entry.settled]
+    return choose_jobs(options.jobs, usable_cores(), left)
 
 
 def _go(sweep: Sweep, options: Options, console: Console, signals: _Signals) -> int:
@@ -122,8 +130,10 @@ def _go(sweep: Sweep, options: Options, console: Console, signals: _Signals) -> 
             screen.say(console, f"error: nothing was started, because preparing ended with {prepared.sentence}", "red")
             return 2 if prepared.code == 2 else 1
         ledger.write_sweep(sweep)
+        jobs = _jobs(todo, options)
+        screen.print_jobs(console, jobs)
         with screen.following(console, entries) as follow:
-            _run_trials(todo, options, signals, follow)
+            _run_trials(todo, jobs.number, options, signals, follow)
     else:
         screen.say(console, f"all {len(entries)} trials of {sweep.directory} are done; nothing to run")
     if signals.count:
@@ -158,7 +168,7 @@ def _child(name: str, command: tuple[str, ...], options: Options, signals: _Sign
     return ended[0]
 
 
-def _run_trials(todo: Sequence[Entry], options: Options, signals: _Signals, follow: screen.Follow) -> None:
+def _run_trials(todo: Sequence[Entry], jobs: int, options: Options, signals: _Signals, follow: screen.Follow) -> None:
     """Run trials side by side until none is left, a signal comes, or one fails and that is enough."""
     waiting = deque(todo)
     by_id = {entry.id: entry for entry in todo}
@@ -174,7 +184,7 @@ def _run_trials(todo: Sequence[Entry], options: Options, signals: _Signals, foll
 
     try:
         while (waiting or processes.running) and not stop and not signals.count:
-            while waiting and len(processes.running) < options.jobs:
+            while waiting and len(processes.running) < jobs:
                 processes.start(_job(waiting.popleft(), options.commands))
             time.sleep(_POLL_SECONDS)
             stop = ended(processes.poll(), stopped=False) and options.fail_fast

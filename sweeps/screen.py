@@ -1,6 +1,5 @@
 """What a sweep shows: its plan, a line for every trial that ends, a table of the running ones, and how it came out."""
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from rich.text import Text
 from bench.config import Run
 from bench.store import Status
 from sweeps import ledger
+from sweeps.cores import Jobs
 from sweeps.grid import Sweep
 from sweeps.ledger import Entry
 
@@ -27,7 +27,7 @@ def say(console: Console, line: str, style: str | None = None) -> None:
     console.print(Text(line, style=style or ""), soft_wrap=True)
 
 
-def print_plan(console: Console, sweep: Sweep, jobs: int, command: str) -> None:
+def print_plan(console: Console, sweep: Sweep, jobs: Jobs, command: str) -> None:
     """Show every trial and where it stands, the size of the whole and how to start it; changes nothing on disk."""
     entries = ledger.entries(sweep)
     for line in sweep.spec.read_text(encoding="utf-8").splitlines():
@@ -44,7 +44,7 @@ def print_plan(console: Console, sweep: Sweep, jobs: int, command: str) -> None:
     size = f"{sum(run.budget.updates for run in todo):,} updates and {sum(map(_completions, todo)):,} completions"
     done = len(entries) - len(todo)
     say(console, f"{len(entries)} trials in {sweep.directory}: {done} done, {len(todo)} to run with {size} in training")
-    say(console, _machine(sweep, jobs))
+    print_jobs(console, jobs)
     for line in ledger.differences(sweep):
         say(console, f"in the way: {line}", "red")
     strays = ledger.strays(sweep)
@@ -62,11 +62,11 @@ def _completions(run: Run) -> int:
     return rollouts * run.rollout.prompts * run.rollout.group_size
 
 
-def _machine(sweep: Sweep, jobs: int) -> str:
-    cores = os.cpu_count() or 1
-    threads = max(trial.run.threads for trial in sweep.trials)
-    wanted = f"{jobs} at a time, {threads} {'thread' if threads == 1 else 'threads'} each, {cores} cores here"
-    return wanted + (": they will slow each other down" if jobs * threads > cores else "")
+def print_jobs(console: Console, jobs: Jobs) -> None:
+    """Say how many trials run side by side and why, and what is wrong with that."""
+    say(console, jobs.reason)
+    if jobs.warning:
+        say(console, f"warning: {jobs.warning}", "yellow")
 
 
 class Follow:

@@ -33,15 +33,18 @@ class Place:
     journals: Path
 
 
-def evaluation_key(model: LanguageModel, weights: str, task: Task, plan: Plan) -> str:
+def evaluation_key(
+    model: LanguageModel, weights: str, task: Task, plan: Plan, more: Mapping[str, Any] | None = None
+) -> str:
     """A digest of all that the outcomes depend on; the prompts enter as the model reads them, template and all.
 
     Args:
         weights: digest of the model's weights.
+        more: what else they depend on, such as an engine that is not the suite's own.
     """
     prompts = encode_prompts(model, task, load_problems(task, plan.split, 0, plan.problems), plan.prompt)
     read = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
-    return data_digest({"weights": weights, "prompts": read, **task_content(task), **plan.record()})
+    return data_digest({"weights": weights, "prompts": read, **task_content(task), **plan.record(), **(more or {})})
 
 
 def evaluate_once(

@@ -20,6 +20,8 @@ optimizer: {lr: 1e-6, microbatch_sequences: 16}
 budget: {updates: 8}
 """
 
+ENGINES = ["builtin", "vllm"]
+
 
 @pytest.fixture
 def run_yaml(tmp_path: Path) -> str:
@@ -89,7 +91,8 @@ def test_list_names_every_file_with_its_title() -> None:
     status, stdout, _ = _bench("list")
     lines = stdout.splitlines()
     assert status == 0
-    assert len(lines) == 1 + sum(len(catalog.names(kind)) for kind in ("algorithms", "tasks", "reports"))
+    assert len(lines) == 1 + sum(len(catalog.names(kind)) for kind in ("algorithms", "tasks", "reports")) + len(ENGINES)
+    assert [line.split()[1] for line in lines if line.startswith("engine ")] == ENGINES
     entry = next(entry for entry in catalog.entries("algorithms") if entry.name == "dapo")
     assert [line.split(maxsplit=2) for line in lines if " dapo " in line] == [["algorithm", "dapo", entry.title]]
 

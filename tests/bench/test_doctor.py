@@ -90,7 +90,7 @@ def test_lines_are_aligned_and_no_wider_than_asked() -> None:
 def test_the_batch_is_told_in_words(gsm8k_run: MakeRun) -> None:
     assert batch(gsm8k_run()).lines == (
         "8 prompts x 4 completions = 32 completions a rollout",
-        "2 updates a rollout: 16 completions an update, in 2 microbatches of at most 8",
+        "2 updates a rollout: 16 completions an update, in microbatches of at most 4,096 tokens and 8 completions",
         "8 updates = 4 rollouts: 128 completions, at most 12,800 completion tokens",
         "evaluation: 5 problems x 4 samples = 20 completions, also of the starting model",
     )

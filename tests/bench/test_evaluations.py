@@ -9,7 +9,7 @@ import pytest
 from bench.config import Run
 from bench.dialect import ConfigError
 from bench.evaluation import read_estimates
-from bench.evaluations import FILES, start_evaluations
+from bench.evaluations import FILES, evaluate_final, start_evaluations
 from bench.generate import sample
 from bench.loading import build_run
 from bench.prepare import starting_model
@@ -90,14 +90,15 @@ def test_a_run_killed_between_two_evaluations_keeps_the_finished_one(
     calls: list[int] = []
 
     def dies_at_the_second(*arguments: object, **options: object) -> object:
-        num_prompts = len(arguments[1])  # pyright: ignore[reportArgumentType]
-        if num_prompts == run.evaluation.problems:  # others are of rollouts and validations
-            calls.append(num_prompts)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
+        calls.append(len(arguments[1]))  # pyright: ignore[reportArgumentType]
+        if len(calls) == 2:
+            raise KeyboardInterrupt
         return sample(*arguments, **options)  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr("bench.train.sample", dies_at_the_second)
+    def final(*arguments: object) -> None:
+        evaluate_final(*arguments[:-1], dies_at_the_second)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr("bench.train.evaluate_final", final)
     assert execute(run, tmp_path / "run").state == "interrupted"
     stored = (tmp_path / "run/eval/test.parquet").stat().st_mtime_ns
     assert execute(run, tmp_path / "run").state == "finished"

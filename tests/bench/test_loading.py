@@ -189,7 +189,8 @@ def test_misspelt_and_misplaced_keys_name_the_nearest_knob(run_yaml: Path) -> No
     run_yaml.write_text(_YAML.replace("{lr: 1e-6,", "{learning_rat: 1e-6,") + "lr: 0.1\nnum-epochs: 3\n")
     with pytest.raises(ConfigError) as error:
         load_run(run_yaml)
-    optimizer = "lr, weight_decay, beta1, beta2, epsilon, max_grad_norm, warmup_updates, schedule, microbatch_sequences"
+    optimizer = "lr, weight_decay, beta1, beta2, epsilon, max_grad_norm, warmup_updates, schedule, "
+    optimizer += "microbatch_tokens, microbatch_sequences"
     top = f"A run has {', '.join(Run.model_fields)}"
     assert error.value.lines == [
         "optimizer.lr: missing, must be a number, above 0",

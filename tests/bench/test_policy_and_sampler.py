@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedConfig
 
 from bench.config import TinyModel
 from bench.generate import sample
 from bench.models import Critic, LanguageModel, create_tiny
 from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values
 from bench.seeding import stream_key, uniforms
+from bench.token_head import logp_and_entropy
 
 ALPHABET = "0123456789+="
 
@@ -103,11 +105,17 @@ def test_obj_28_log_probability_of_logits_2_0_at_temperature_one_half() -> None:
     """softmax([4, 0])[0] = 1 / (1 + e^-4): -0.018150, where the untempered one is -0.126928."""
 
     class TwoLogits(torch.nn.Module):
+        config = PreTrainedConfig()
+
         def forward(self, input_ids: torch.Tensor, logits_to_keep: int, use_cache: bool) -> object:
             logits = torch.tensor([2.0, 0.0]).expand(len(input_ids), logits_to_keep, 2)
             return type("Output", (), {"logits": logits})
 
     sequences = Sequences.of([[0]], [[0]], 0)
+    head = torch.nn.Linear(1, 2, bias=False)
+    head.load_state_dict({"weight": torch.tensor([[2.0], [0.0]])})
+    chunked, _ = logp_and_entropy(torch.ones(1, 1), head, torch.tensor([0]), 0.5)
+    assert chunked.item() == pytest.approx(-0.018150, abs=1e-6)
     assert token_logps(TwoLogits(), sequences, 0.5).item() == pytest.approx(-0.018150, abs=1e-6)
     assert token_logps(TwoLogits(), sequences, 1.0).item() == pytest.approx(-0.126928, abs=1e-6)
 
@@ -185,15 +193,15 @@ def test_greedy_sampling_takes_the_most_likely_token_and_makes_all_samples_equal
 
 def test_nucleus_sampling_draws_from_the_smallest_set_that_holds_top_p() -> None:
     """Probabilities .5, .3, .15, .05: 0.5 keeps one token, 0.51 and 0.8 keep two, 0.81 three; equals keep the first."""
-    from bench.generate import _draw
+    from bench.draw import draw
 
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3], dtype=torch.float64).log().float().expand(2000, 4)
     draws = torch.linspace(0, 1 - 1e-9, 2000, dtype=torch.float64)
     for top_p, kept in ((0.499, {1}), (0.51, {1, 3}), (0.8 - 1e-6, {1, 3}), (0.81, {0, 1, 3}), (1.0, {0, 1, 2, 3})):
-        token, logp = _draw(logits, draws, top_p)
+        token, logp = draw(logits, draws, top_p)
         assert set(token.tolist()) == kept, top_p
         np.testing.assert_allclose(logp, logits[0].log_softmax(-1)[token], rtol=1e-6)
         share = (token == 1).double().mean()
         assert share == pytest.approx(0.5 / sum([0.15, 0.5, 0.05, 0.3][i] for i in kept), abs=2e-3)
-    token, _ = _draw(torch.zeros(100, 4), torch.linspace(0, 0.999, 100, dtype=torch.float64), 0.249)
+    token, _ = draw(torch.zeros(100, 4), torch.linspace(0, 0.999, 100, dtype=torch.float64), 0.249)
     assert set(token.tolist()) == {0}

@@ -114,12 +114,12 @@ class Bench:
         return self.here / "runs" / "study"
 
     def run(self, *overrides: str, go: bool = True, **options: Any) -> int:
-        """Run the sweep; its output is in `said`."""
+        """Run the sweep, one trial at a time unless told otherwise; its output is in `said`."""
         (self.here / "does.json").write_text(json.dumps(self.does))
         # -I -S: a bare interpreter starts in 20 ms.
         command = (sys.executable, "-I", "-S", str(self.here / "process.py"), str(self.here))
         commands = Commands(*((*command, verb) for verb in ("prepare", "run", "report")))
-        options = {"grace_seconds": 10.0, **options}
+        options = {"grace_seconds": 10.0, "jobs": 1, **options}
         console = Console(file=io.StringIO(), width=300)
         code = run_sweep(self.spec, overrides, go=go, options=Options(commands=commands, **options), console=console)
         assert isinstance(console.file, io.StringIO)

@@ -1,0 +1,131 @@
+"""Which networks the sampler's own decode path can compute, and their weights as it wants them.
+
+Llama (SmolLM2 among them), Qwen2, Qwen3 and Mistral, when nothing in them departs from the plain architecture:
+adapters, quantised layers, hooks, sliding windows or a rotary embedding that changes with the length go through the
+network's own forward pass instead.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.activations import SiLUActivation
+
+_FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_PLAIN = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation)
+_DTYPES = (torch.float32, torch.bfloat16)
+_FIXED_ROPE = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary embedding whose angles depend on the position alone."""
+_STACKED_BYTES = 2**29
+"""Weights are stacked, which copies them, up to this size; for larger models one product more is nothing."""
+
+Linear = tuple[Tensor, Tensor | None]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One decoder layer; projections of one input stand together, stacked into one where that pays."""
+
+    attention_norm: Tensor
+    qkv: tuple[Linear, ...]
+    head_norms: tuple[Tensor, Tensor] | None
+    """Of queries and keys, over the size of a head (Qwen3)."""
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: tuple[Linear, ...]
+    down: Linear
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """All that the decode path reads of a network."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    head: Linear
+    rotary: nn.Module
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    epsilon: float
+    scaling: float
+    """Of the attention scores."""
+
+
+def decodes_natively(network: PreTrainedModel) -> bool:
+    """Whether the sampler's own decode path computes what the network's forward pass would."""
+    name = type(network).__name__
+    if name not in _FAMILIES or type(network) is not getattr(transformers, name) or network.training:
+        return False
+    config = network.config
+    sliding = getattr(config, "sliding_window", None) is not None
+    layer_types = getattr(config, "layer_types", None) or (["sliding_attention"] if sliding else [])
+    rotary: Any = network.model.rotary_emb
+    head_size = network.model.layers[0].self_attn.head_dim
+    # Gradient checkpointing hooks the embedding, for the backward pass only.
+    harmless = {handle.id for handle in getattr(network, "_require_grads_hooks", [])}
+    return (
+        config.hidden_act == "silu"
+        and all(kind == "full_attention" for kind in layer_types)
+        and rotary.rope_type in _FIXED_ROPE
+        and 2 * rotary.inv_freq.numel() == head_size
+        and len({(p.dtype, p.device) for p in network.parameters()}) == 1
+        and network.dtype in _DTYPES
+        and all(_is_plain(module, type(network).__module__, harmless) for module in network.modules())
+    )
+
+
+def _is_plain(module: nn.Module, family: str, harmless: set[int]) -> bool:
+    """Whether a module is exactly what its family or PyTorch defines: no subclass, hook or replaced forward."""
+    known = type(module) in _PLAIN or type(module).__module__ == family
+    hooks = {*module._forward_hooks, *module._forward_pre_hooks} - harmless
+    return known and not hooks and "forward" not in vars(module)
+
+
+def decoder_weights(network: PreTrainedModel) -> DecoderWeights:
+    """The weights of a network that `decodes_natively`; shared with it, except those that are stacked."""
+    config, trunk = network.config, network.model
+    first = trunk.layers[0].self_attn
+    used = trunk.layers[: config.num_hidden_layers]
+    stacked = sum(p.numel() * p.element_size() for p in used.parameters()) <= _STACKED_BYTES
+    return DecoderWeights(
+        embedding=trunk.embed_tokens.weight,
+        layers=tuple(_layer_weights(layer, stacked) for layer in used),
+        norm=trunk.norm.weight,
+        head=_linear(network.lm_head),
+        rotary=trunk.rotary_emb,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_size=first.head_dim,
+        epsilon=config.rms_norm_eps,
+        scaling=first.scaling,
+    )
+
+
+def _layer_weights(layer: Any, stacked: bool) -> LayerWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    join = _stacked if stacked else tuple
+    norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
+    return LayerWeights(
+        attention_norm=layer.input_layernorm.weight,
+        qkv=join([_linear(module) for module in (attention.q_proj, attention.k_proj, attention.v_proj)]),
+        head_norms=norms,
+        output=_linear(attention.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate_up=join([_linear(mlp.gate_proj), _linear(mlp.up_proj)]),
+        down=_linear(mlp.down_proj),
+    )
+
+
+def _linear(module: nn.Linear) -> Linear:
+    return module.weight, module.bias
+
+
+def _stacked(parts: list[Linear]) -> tuple[Linear, ...]:
+    """Several projections of one input as one; either all of them have a bias or none."""
+    biases = [bias for _, bias in parts if bias is not None]
+    return ((torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None),)
