@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from bench import processes, sharding
 from bench.learner import Cast, Progress
 from bench.models import LanguageModel, save_folder
 from bench.rollout import Group
@@ -29,27 +30,30 @@ def weights_digest(network: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(sharding.whole(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
 def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Path:
     """Write `step_NNNNNN` for the present update, then remove all but the newest `keep` whole ones.
 
+    Every process of the run calls it, for what is sharded is gathered from all of them; the main one writes.
+
     Args:
         directory: the run's `checkpoints` folder.
         extra: plain values of the training loop that a resume needs.
     """
     final = directory / f"step_{cast.progress.update:06d}"
+    states = _states(cast)
+    if not processes.is_main():
+        return final
     partial = directory / f".{final.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        save_folder(cast.policy, partial / "policy")
-        _save_optimizer(cast.optimizer, partial / "optimizer.safetensors")
-        if cast.critic is not None and cast.critic_optimizer is not None:
-            save_file(_owned(cast.critic.state_dict()), partial / "critic.safetensors")
-            _save_optimizer(cast.critic_optimizer, partial / "critic_optimizer.safetensors")
+        save_folder(cast.policy, partial / "policy", states.pop("policy"))
+        for name, state in states.items():
+            save_file(_owned(state), partial / f"{name}.safetensors")
         if cast.carried:
             (partial / CARRIED).write_bytes(_GROUPS.dump_json(cast.carried))
     except BaseException:
@@ -61,6 +65,13 @@ def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Pa
     for old in complete(directory)[:-keep]:
         shutil.rmtree(old)
     return final
+
+
+def save_model(model: LanguageModel, folder: Path) -> None:
+    """Write an ordinary Hugging Face folder, by the main process, whole where the weights are sharded."""
+    state = _whole(model.network.state_dict())
+    if processes.is_main():
+        save_folder(model, folder, state)
 
 
 def complete(directory: Path) -> list[Path]:
@@ -86,7 +97,7 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
     load_weights(cast.policy, folder / "policy")
     _load_optimizer(cast.optimizer, folder / "optimizer.safetensors")
     if cast.critic is not None and cast.critic_optimizer is not None:
-        cast.critic.load_state_dict(load_file(folder / "critic.safetensors"))
+        sharding.load_whole(cast.critic, load_file(folder / "critic.safetensors"))
         _load_optimizer(cast.critic_optimizer, folder / "critic_optimizer.safetensors")
     carried = folder / CARRIED
     cast.carried[:] = _GROUPS.validate_json(carried.read_bytes()) if carried.exists() else []
@@ -98,8 +109,9 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
 
 def load_weights(model: LanguageModel, folder: Path) -> None:
     """Replace a model's weights by those of a saved folder of the same architecture."""
-    saved = type(model.network).from_pretrained(folder, dtype=torch.float32)
-    model.network.load_state_dict(saved.state_dict())
+    processes.barrier()  # the main process may still be writing it
+    saved = sharding.own_class(model.network).from_pretrained(folder, dtype=torch.float32)
+    sharding.load_whole(model.network, saved.state_dict())
 
 
 def _owned(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -107,15 +119,38 @@ def _owned(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
-def _save_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
+def _states(cast: Cast) -> dict[str, dict[str, torch.Tensor]]:
+    """The policy's weights and what else is saved beside them, by the name of its file; whole where it is sharded."""
+    states = {"policy": cast.policy.network.state_dict(), "optimizer": _flat(cast.optimizer)}
+    if cast.critic is not None and cast.critic_optimizer is not None:
+        states |= {"critic": cast.critic.state_dict(), "critic_optimizer": _flat(cast.critic_optimizer)}
+    return {name: _whole(state) for name, state in states.items()}
+
+
+def _whole(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors gathered where they are sharded: on the CPU, and by the main process alone."""
+    whole: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        if not sharding.is_sharded(tensor):
+            whole[name] = tensor
+        else:
+            gathered = sharding.whole(tensor)  # by all together, one at a time
+            if processes.is_main():
+                whole[name] = gathered.cpu()
+    return whole
+
+
+def _flat(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     state = optimizer.state_dict()["state"]
-    flat = {f"{index}/{name}": value for index, values in state.items() for name, value in values.items()}
-    save_file(_owned(flat), file)
+    return {f"{index}/{name}": value for index, values in state.items() for name, value in values.items()}
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in load_file(file).items():
         index, name = key.split("/")
-        state.setdefault(int(index), {})[name] = tensor
+        parameter = parameters[int(index)]
+        is_count = tensor.shape != parameter.shape  # the number of steps, which nobody cuts
+        state.setdefault(int(index), {})[name] = tensor if is_count else sharding.sharded_like(tensor, parameter)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

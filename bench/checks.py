@@ -27,6 +27,7 @@ def check(run: Run) -> list[str]:
         evaluation_mistakes,
         reward_mistakes,
         _critic,
+        _parallel,
         objective_mistakes,
         engine_mistakes,
         _cadences,
@@ -68,6 +69,16 @@ def _critic(run: Run) -> Iterator[str]:
         yield (
             f"critic.warmup_updates: {run.critic.warmup_updates} given, must be below budget.updates = "
             f"{run.budget.updates}, or the policy is never trained"
+        )
+
+
+def _parallel(run: Run) -> Iterator[str]:
+    if run.parallel.processes == 1:
+        yield from dead_knob(run.parallel, "parallel", "strategy", "parallel.processes is 1")
+    elif run.parallel.strategy == "fsdp" and run.meter.every:
+        yield (
+            f"meter.every: {run.meter.every} given, must be 0 with parallel.strategy=fsdp: weights are gathered and "
+            "given back inside storages that the meter cannot see change"
         )
 
 

@@ -92,23 +92,40 @@ def diff(
 
 
 @app.command()
-def run(arguments: RunArguments = None) -> None:
+def run(
+    arguments: RunArguments = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share the run: parallel.processes.")
+    ] = None,
+) -> None:
     """Train and evaluate one run; started again, it resumes."""
     with _mistakes_on_stderr():
-        config = _run_from(arguments or [])
+        given = [] if processes is None else [f"parallel.processes={processes}"]
+        config = _run_from([*(arguments or []), *given])
         from bench.account import account
-        from bench.store import read_run
-        from bench.train import execute
+        from bench.launch import launch, leave, membership, take_part
+        from bench.store import read_run, read_status
 
+        config, member = membership(config)
         directory = Path(config.output.root) / config.output.sweep / config.id
+        if member is not None and (member.rank > 0 or member.by_us):
+            take_part(config, directory, member)
         try:
             with _alone(directory):
-                status = execute(config, directory)
+                if config.parallel.processes > 1 and member is None:
+                    launch(config, directory)
+                    status = read_status(directory)
+                else:
+                    from bench.train import execute
+
+                    status = execute(config, directory)
         except _Busy:
             raise ConfigError([f"{directory}: another process is running this run"]) from None
         for line in account(read_run(directory)):
             typer.echo(line)
         typer.echo(f"{directory}: {status.state}{f', {status.error}' if status.error else ''}")
+        if member is not None:
+            leave(0 if status.state == "finished" else 1)
         raise typer.Exit(0 if status.state == "finished" else 1)
 
 

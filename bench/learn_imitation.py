@@ -15,7 +15,7 @@ from algorithms.axes.imitation import AcceptedSamples, GoldSolutions, Imitation
 from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
-from bench.learner import Cast, microbatches
+from bench.learner import Cast, backward, microbatches, own_parts
 from bench.models import LanguageModel
 from bench.offline import (
     OFFLINE_TEMPERATURE,
@@ -30,6 +30,7 @@ from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, computed_positions, reads_packed, token_logps
 from bench.prompting import encode_prompts
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
+from bench.sharding import within
 from tasks.parts.problem import Problem
 
 
@@ -96,14 +97,16 @@ class ImitationLearner:
         factor = schedule_factor(config, progress.update + 1, self.run.budget.updates)
         metrics = StepMetrics()
         with self.instruments.phase("policy_update"):
-            for part in parts:
+            for part, counts in own_parts(parts, sequences, cast.policy.network):
                 piece = sequences.rows(part)
                 with passes(self.run.compute, self.run.device, cast.policy.network):
                     batch = imitation_batch(cast.policy, piece)
                 step = self.objective.loss(batch, totals)
                 self.instruments.clock.count(padded=computed_positions(cast.policy.network, piece))
-                step.loss.backward()
-                metrics.add(step)
+                backward(step.loss, counts)
+                if counts:
+                    metrics.add(step)
+            metrics = metrics.over_processes()
             loss = metrics.checked_loss()
             norm = take_step(cast.optimizer, config.lr * factor, config.max_grad_norm)
         self.instruments.clock.count(trained=totals.num_tokens)
@@ -123,7 +126,8 @@ class ImitationLearner:
 
 def imitation_batch(policy: LanguageModel, piece: Sequences) -> Batch:
     """A microbatch with fresh log-probabilities; nothing is weighed, so there is no ratio and no advantage."""
-    logp, mask = token_logps(policy.network, piece, OFFLINE_TEMPERATURE), piece.mask
+    logp = within(policy.network, lambda: token_logps(policy.network, piece, OFFLINE_TEMPERATURE))
+    mask = piece.mask
     return Batch(
         logp=logp,
         old_logp=logp.detach(),

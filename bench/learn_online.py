@@ -14,7 +14,7 @@ from bench.config import Run
 from bench.config_compute import VllmEngine
 from bench.engines import EngineMismatch, mismatch_sentence
 from bench.instruments import Instruments
-from bench.learner import Cast, microbatches
+from bench.learner import Cast, backward, microbatches, own_parts
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, reads_packed
 from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequences_of
@@ -168,12 +168,15 @@ class OnlineLearner:
                 return record | {"tokens/trained": progress.trained_tokens}
         with self.instruments.phase("policy_update"):
             metrics = StepMetrics()
-            for part in step.parts:
+            for part, counts in own_parts(step.parts, sequences, cast.policy.network):
                 batch, entropy = self.scorer.batch(part, sequences, rollout, credit, tokens)
                 parts = self.objective.loss(batch, totals)
-                parts.loss.backward()
-                metrics.add(parts)
-                metrics.add_mean("entropy", masked_mean(entropy, batch.mask))
+                backward(parts.loss, counts)
+                if counts:
+                    metrics.add(parts)
+                    metrics.add_mean("entropy", masked_mean(entropy, batch.mask))
+            self.scorer.share_old_logp(rollout)
+            metrics = metrics.over_processes()
             loss = metrics.checked_loss()
             norm = take_step(cast.optimizer, self.run.optimizer.lr * factor, self.run.optimizer.max_grad_norm)
         self.instruments.clock.count(trained=totals.num_tokens)
@@ -195,7 +198,8 @@ class OnlineLearner:
         assert old_value is not None
         assert returns is not None
         metrics = StepMetrics()
-        for part in step.parts:
+        critic = cast.critic
+        for part, counts in own_parts(step.parts, sequences, critic):
             rows = torch.tensor(part, device=self.device)
             piece = sequences.rows(part)
             width = piece.completion_ids.shape[1]
@@ -206,8 +210,10 @@ class OnlineLearner:
                 mask=credit.mask[rows, :width],
             )
             parts = value_loss(batch, totals)
-            parts.loss.backward()
-            metrics.add(parts)
+            backward(parts.loss, counts)
+            if counts:
+                metrics.add(parts)
+        metrics = metrics.over_processes()
         metrics.checked_loss()
         norm = take_step(cast.critic_optimizer, config.lr * factor, config.max_grad_norm)
         return metrics.values() | {"value/grad_norm": norm}

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from algorithms.axes.batch import PairBatch, PairTotals
 from algorithms.axes.preference import GradedPairs, Preference
+from bench import processes
 from bench.compute import passes
 from bench.config import Optimizer, Run
 from bench.instruments import Instruments
-from bench.learner import Cast
+from bench.learner import Cast, backward
 from bench.models import LanguageModel
 from bench.offline import (
     OFFLINE_TEMPERATURE,
@@ -30,6 +31,7 @@ from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, computed_positions, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.seeding import generator, stream_key, uniforms
+from bench.sharding import is_fully_sharded, within
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Pair:
     prompt_ids: tuple[int, ...]
     chosen: Graded
     rejected: Graded
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of both completions."""
+        return len(self.chosen.completion.token_ids) + len(self.rejected.completion.token_ids)
 
 
 class PairLearner:
@@ -72,13 +79,15 @@ class PairLearner:
         num_made = sum(map(len, made))
         self.pairs = [pair for pairs in by_group for pair in pairs]
         self._check_pairs(groups, num_made)
-        summed: list[Tensor] = []
-        for part in pair_parts(self.pairs, self.run.optimizer):
-            memory.metering = not summed and self.run.meter.every > 0
+        reference = torch.zeros((len(self.pairs), 2), device=self.device)
+        for i, (part, counts) in enumerate(self._own_parts(range(len(self.pairs)))):
+            memory.metering = i == 0 and self.run.meter.every > 0
             with self.instruments.phase("ref_logp"), torch.no_grad():
-                summed.append(self._scored([self.pairs[i] for i in part]))
+                summed = self._scored([self.pairs[j] for j in part])
+            if counts:
+                reference[part] = summed
         memory.metering = False
-        self.reference = torch.cat(summed)
+        self.reference = processes.total(reference)
         self.found = {
             "dpo/num_pairs": len(self.pairs),
             "dpo/prompts_used": sum(1 for pairs in by_group if pairs) / len(groups),
@@ -87,6 +96,13 @@ class PairLearner:
             **({"reward/labelled_rate": len(self.pairs) / num_made} if self.run.reward.sparsity < 1 else {}),
             **coverage(self.run),
         }
+
+    def _own_parts(self, pairs: Sequence[int]) -> list[tuple[list[int], bool]]:
+        """This process's share of some pairs, given by number, a microbatch at a time, and whether each counts."""
+        cut = pair_parts([self.pairs[i] for i in pairs], self.run.optimizer)
+        parts = [[pairs[i] for i in part] for part in cut]
+        costs = [sum(self.pairs[i].num_tokens for i in part) for part in parts]
+        return processes.share(parts, costs, even=is_fully_sharded(self.cast.policy.network))
 
     def _check_pairs(self, groups: Sequence[Group], num_made: int) -> None:
         if self.pairs:
@@ -104,8 +120,9 @@ class PairLearner:
 
     def _scored(self, pairs: Sequence[Pair]) -> Tensor:
         """`summed_logps` by the policy as it is now, counted."""
-        with passes(self.run.compute, self.run.device, self.cast.policy.network):
-            own, padded = summed_logps(self.cast.policy, pairs, self.device)
+        policy = self.cast.policy
+        with passes(self.run.compute, self.run.device, policy.network):
+            own, padded = within(policy.network, lambda: summed_logps(policy, pairs, self.device))
         self.instruments.clock.count(padded=padded)
         return own
 
@@ -118,21 +135,20 @@ class PairLearner:
         cast, progress = self.cast, self.cast.progress
         order = pass_order(self.run.seed, "pair order", len(self.pairs), self.pairs_per_update, progress.update)
         order.sort(key=lambda i: len(self.pairs[i].chosen.completion.token_ids))
-        trained = sum(
-            len(side.completion.token_ids) for i in order for side in (self.pairs[i].chosen, self.pairs[i].rejected)
-        )
+        trained = sum(self.pairs[i].num_tokens for i in order)
         factor = schedule_factor(self.run.optimizer, progress.update + 1, self.run.budget.updates)
         chosen_tokens = sum(len(self.pairs[i].chosen.completion.token_ids) for i in order)
         totals = PairTotals(num_pairs=len(order), num_chosen_tokens=chosen_tokens)
         metrics = StepMetrics()
         with self.instruments.phase("policy_update"):
-            for part in pair_parts([self.pairs[i] for i in order], self.run.optimizer):
-                chosen = [order[i] for i in part]
-                pairs = [self.pairs[i] for i in chosen]
-                batch = pair_batch(pairs, self._scored(pairs), self.reference[chosen])
+            for part, counts in self._own_parts(order):
+                pairs = [self.pairs[j] for j in part]
+                batch = pair_batch(pairs, self._scored(pairs), self.reference[part])
                 parts = self.objective.loss(batch, totals)
-                parts.loss.backward()
-                metrics.add(parts)
+                backward(parts.loss, counts)
+                if counts:
+                    metrics.add(parts)
+            metrics = metrics.over_processes()
             loss = metrics.checked_loss()
             norm = take_step(cast.optimizer, self.run.optimizer.lr * factor, self.run.optimizer.max_grad_norm)
         self.instruments.clock.count(trained=trained)

@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor, nn
 
+from bench import processes
 from bench.config import Optimizer
 from bench.models import Critic, LanguageModel
 from bench.policy import Sequences
 from bench.rollout import Group
+from bench.sharding import is_fully_sharded
 
 
 @dataclass
@@ -85,3 +88,14 @@ def microbatches(rows: Sequence[int], sequences: Sequences, config: Optimizer, *
             part.append(row)
             tokens = total
     return parts
+
+
+def own_parts(parts: Sequence[list[int]], sequences: Sequences, network: nn.Module) -> list[tuple[list[int], bool]]:
+    """The parts that this process passes through the network, and whether each counts (`bench.processes.share`)."""
+    costs = [sum(len(sequences.prompts[row]) + sequences.lengths[row] for row in part) for part in parts]
+    return processes.share(parts, costs, even=is_fully_sharded(network))
+
+
+def backward(loss: Tensor, counts: bool) -> None:
+    """Add the gradient of a part's loss; of one that does not count, zeros."""
+    (loss if counts else loss * 0).backward()

@@ -178,9 +178,9 @@ def load_folder(folder: Path, prompt_format: PromptFormat) -> LanguageModel:
     return load_pretrained(PretrainedModel(kind="pretrained", path=str(folder), prompt_format=prompt_format))
 
 
-def save_folder(model: LanguageModel, folder: Path) -> None:
-    """Write an ordinary Hugging Face folder."""
-    model.network.save_pretrained(folder)
+def save_folder(model: LanguageModel, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
+    """Write an ordinary Hugging Face folder, with other weights than the network's own where `state` gives them."""
+    model.network.save_pretrained(folder, state_dict=state)
     model.tokenizer.save_pretrained(folder)
 
 

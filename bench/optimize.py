@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from algorithms.axes.batch import LossParts
 from algorithms.axes.masked import Summed
+from bench import processes, sharding
 from bench.config import Optimizer
 
 
@@ -39,8 +42,15 @@ def schedule_factor(config: Optimizer, update: int, updates: int) -> float:
 
 
 def take_step(optimizer: torch.optim.Optimizer, lr: float, max_grad_norm: float) -> float:
-    """Clip, step and clear the gradients; returns the 2-norm before clipping. Raises Diverged if it is not finite."""
-    norm = float(clip(optimizer, max_grad_norm))
+    """Sum the gradients of all processes, clip, step and clear them; returns the 2-norm before clipping.
+
+    Raises:
+        Diverged: the norm is not finite.
+        ProcessesDisagree: it is not the same everywhere, so that the steps would not be either.
+    """
+    processes.sum_gradients([p for group in optimizer.param_groups for p in group["params"]])
+    norm = float(sharding.whole(clip(optimizer, max_grad_norm)))
+    processes.agree("the gradient norm", norm)
     if not math.isfinite(norm):
         raise Diverged(f"gradient norm is {norm}")
     step(optimizer, lr)
@@ -87,15 +97,19 @@ def relative_update_norm(optimizer: torch.optim.Optimizer) -> float:
         step = float(next(optimizer.state[p]["step"] for p in parameters))
         root, kept = (1 - beta2**step) ** 0.5, 1 - group["lr"] * group["weight_decay"]
         for parameter in parameters:
-            state = optimizer.state[parameter]
-            change = state["exp_avg"] / state["exp_avg_sq"].sqrt().add_(root * group["eps"])
+            exp_avg, exp_avg_sq = (sharding.part(optimizer.state[parameter][f"exp_avg{name}"]) for name in ("", "_sq"))
+            change = exp_avg / exp_avg_sq.sqrt().add_(root * group["eps"])
             factor = group["lr"] * root / (1 - beta1**step)
             if kept < 1:
                 # old = (new + moved) / kept, and the whole change is old - new.
-                change.add_(parameter, alpha=(1 - kept) / factor)
+                change.add_(sharding.part(parameter), alpha=(1 - kept) / factor)
             changes.append(torch.linalg.vector_norm(change) * (factor / kept))
-            norms.append(torch.linalg.vector_norm(parameter))
-    return float(torch.stack(changes).norm() / torch.stack(norms).norm())
+            norms.append(torch.linalg.vector_norm(sharding.part(parameter)))
+    sharded = any(sharding.is_sharded(p) for group in optimizer.param_groups for p in group["params"])
+    change, norm = (torch.stack(parts).norm() for parts in (changes, norms))
+    if sharded:
+        change, norm = processes.total(torch.stack([change, norm]).square()).sqrt()
+    return float(change / norm)
 
 
 class StepMetrics:
@@ -122,6 +136,16 @@ class StepMetrics:
         assert type(before) is type(mean), f"{name} is a {type(mean).__name__} in one microbatch only"
         self.means[name] = before.plus(mean)  # pyright: ignore[reportArgumentType]
 
+    def over_processes(self) -> "StepMetrics":
+        """The sums of all processes, on each of them; a rank that had no microbatch adds nothing."""
+        if processes.count() == 1:
+            return self
+        merged = StepMetrics()
+        for loss, means, maxima in processes.gather(_on_cpu(self.loss, self.means, self.maxima)):
+            if loss is not None:
+                merged.add(LossParts(loss=loss, means=means, maxima=maxima))
+        return merged
+
     def values(self) -> dict[str, float]:
         """Plain numbers by name, without the loss."""
         means = {name: mean.value() for name, mean in self.means.items()}
@@ -134,3 +158,14 @@ class StepMetrics:
         if not math.isfinite(loss):
             raise Diverged(f"loss is {loss}")
         return loss
+
+
+def _on_cpu(loss: torch.Tensor | None, means: dict[str, Summed], maxima: dict[str, torch.Tensor]) -> Any:
+    """A rank's sums as it sends them to the others."""
+    sums = {
+        name: replace(
+            mean, **{key: value.cpu() for key, value in vars(mean).items() if isinstance(value, torch.Tensor)}
+        )
+        for name, mean in means.items()
+    }
+    return None if loss is None else loss.cpu(), sums, {name: value.cpu() for name, value in maxima.items()}

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from algorithms.axes.selection import DropUniformGroups, Selection
+from bench import processes
 from bench.config import Run
 from bench.generate import Completion, Generator
 from bench.instruments import Instruments
@@ -19,6 +20,7 @@ from bench.problems import load_problems, num_problems
 from bench.prompting import encode_prompts, ended, stop_of
 from bench.rewards import Rewarder, Sample
 from bench.seeding import generator, stream_key
+from bench.sharding import unsharded
 from tasks.parts.problem import Grade, Problem, ProceduralTask, Task
 
 
@@ -170,29 +172,35 @@ class Sampler:
         return Rewarder(self.run, self.log)
 
     def groups(self, model: LanguageModel, problems: Sequence[Problem], round_index: int) -> list[Group]:
-        """Sample and grade `rollout.group_size` completions of each problem."""
+        """Sample and grade `rollout.group_size` completions of each problem.
+
+        Processes sample and grade whole groups, each its own share of them; rewards are the main process's, so that
+        the user's functions are called as they are by one process.
+        """
         rollout = self.run.rollout
         prompts = encode_prompts(model, self.task, problems, self.run.prompt)
         keys = [
             [stream_key(self.run.seed, "rollout", round_index, i, problem.id, m) for m in range(rollout.group_size)]
             for i, problem in enumerate(problems)
         ]
-        with self.instruments.phase("rollout"):
-            completions = self.generate(
-                model, prompts, keys, max_tokens=rollout.max_completion_tokens, temperature=rollout.temperature
-            )
-        flat = [completion for own in completions for completion in own]
-        generated = sum(len(completion.token_ids) for completion in flat)
-        self.instruments.clock.count(
-            prompt=sum(map(len, prompts)) * rollout.group_size, generated=generated, completions=len(flat)
-        )
+        own_prompts, own_keys = processes.mine(prompts), processes.mine(keys)
+        with self.instruments.phase("rollout"), unsharded(model.network):
+            how = {"max_tokens": rollout.max_completion_tokens, "temperature": rollout.temperature}
+            completions = self.generate(model, own_prompts, own_keys, **how) if own_prompts else []
         with self.instruments.phase("reward"):
-            graded = iter(self._graded(model, problems, completions))
+            graded = iter(self._graded(model, processes.mine(problems), completions))
+            members = processes.gather_items([tuple(next(graded) for _ in own) for own in completions])
             groups = [
-                Group(problem, tuple(prompt), tuple(next(graded) for _ in own), round_index, i)
-                for i, (problem, prompt, own) in enumerate(zip(problems, prompts, completions, strict=True))
+                Group(problem, tuple(prompt), own, round_index, i)
+                for i, (problem, prompt, own) in enumerate(zip(problems, prompts, members, strict=True))
             ]
-            return rewarded(self.rewarder, groups)
+            flat = [member.completion for own in members for member in own]
+            self.instruments.clock.count(
+                prompt=sum(map(len, prompts)) * rollout.group_size,
+                generated=sum(len(completion.token_ids) for completion in flat),
+                completions=len(flat),
+            )
+            return processes.from_main(lambda: rewarded(self.rewarder, groups))
 
     def _graded(
         self, model: LanguageModel, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]
@@ -243,7 +251,7 @@ class Sampler:
 
     def warn(self, groups: Sequence[Group]) -> None:
         """One line on stderr the first time that completions cannot be scored: how many, and of which problems."""
-        line = unscorable_line(groups)
+        line = unscorable_line(groups) if processes.is_main() else None
         if line and "unscorable" not in self.told:
             self.told.add("unscorable")
             print(f"{self.run.algorithm} seed {self.run.seed}: {line}", file=sys.stderr)

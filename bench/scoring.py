@@ -3,18 +3,22 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from algorithms.axes.batch import Batch, Credit, Rollout
 from algorithms.axes.policy_gradient import PolicyGradient
+from bench import processes
 from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
-from bench.learner import Cast
+from bench.learner import Cast, own_parts
 from bench.policy import Sequences, computed_positions, token_logps, token_logps_and_entropy, token_values, values_after
 from bench.rollout import Group, sampler_logps
+from bench.sharding import within
 
 
 @dataclass(frozen=True)
@@ -41,18 +45,17 @@ class Scorer:
 
         def scored(model: nn.Module, score: Callable[[Sequences], Tensor]) -> Tensor:
             with self._passes(model):
-                return by_parts(score, sequences, parts)
+                return by_parts(model, score, sequences, parts)
 
         old_logp, entropy = self._old_policy(sampled, sequences, parts)
         reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
-                ref_logp = scored(
-                    reference.network, lambda part: token_logps(reference.network, part, config.temperature)
-                )
+                frozen = reference.network
+                ref_logp = scored(frozen, partial(_logps, frozen, config.temperature))
         if critic is not None:
             with self.instruments.phase("values"):
-                value = scored(critic, lambda part: token_values(critic, part))
+                value = scored(critic, partial(token_values, critic))
                 if self.objective.needs.next_value:
                     next_value = scored(critic, lambda part: values_after(critic, part)[:, None])[:, 0]
         members = [member for group in groups for member in group.members]
@@ -77,9 +80,10 @@ class Scorer:
 
     def values(self, piece: Sequences) -> Tensor:
         """The critic's values of a microbatch, with their gradient."""
-        assert self.cast.critic is not None, "only an objective with a critic asks for its values"
-        with self._passes(self.cast.critic):
-            return token_values(self.cast.critic, piece)
+        critic = self.cast.critic
+        assert critic is not None, "only an objective with a critic asks for its values"
+        with self._passes(critic):
+            return within(critic, partial(token_values, critic, piece))
 
     def _old_policy(
         self, sampled: Tensor, sequences: Sequences, parts: Sequence[list[int]]
@@ -93,12 +97,12 @@ class Scorer:
             return known, None
         with self.instruments.phase("old_logp"), self._passes(network):
             if not self.objective.needs.entropy:
-                return by_parts(lambda part: token_logps(network, part, temperature), sequences, parts), None
+                return by_parts(network, partial(_logps, network, temperature), sequences, parts), None
 
             def both(part: Sequences) -> Tensor:
                 return torch.stack(token_logps_and_entropy(network, part, temperature), dim=-1)
 
-            own, entropy = by_parts(both, sequences, parts).unbind(-1)
+            own, entropy = by_parts(network, both, sequences, parts).unbind(-1)
         return own if recomputed else known, entropy
 
     def batch(
@@ -114,9 +118,9 @@ class Scorer:
         piece = sequences.rows(part)
         width = piece.completion_ids.shape[1]
         with_gradient = self.objective.needs.entropy_gradient
-        network = self.cast.policy.network
+        network, temperature = self.cast.policy.network, self.run.rollout.temperature
         with self._passes(network):
-            logp, entropy = token_logps_and_entropy(network, piece, self.run.rollout.temperature, with_gradient)
+            logp, entropy = within(network, lambda: token_logps_and_entropy(network, piece, temperature, with_gradient))
         if self.first_pass_is_old:
             rollout.old_logp[rows, :width] = logp.detach()
         self.instruments.clock.count(padded=computed_positions(network, piece))
@@ -132,13 +136,31 @@ class Scorer:
         )
         return batch, entropy.detach()
 
+    def share_old_logp(self, rollout: Rollout) -> None:
+        """Where the update's own pass fills the old policy in, give every process what the others have filled in."""
+        if self.first_pass_is_old and processes.count() > 1:
+            rollout.old_logp.copy_(processes.filled(rollout.old_logp))
+
+
+def _logps(network: PreTrainedModel, temperature: float, part: Sequences) -> Tensor:
+    return token_logps(network, part, temperature)
+
 
 @torch.no_grad()
-def by_parts(score: Callable[[Sequences], Tensor], sequences: Sequences, parts: Sequence[list[int]]) -> Tensor:
-    """float32 (rows, completion width, ...): numbers of each token, scored part by part; 0 where there is none."""
+def by_parts(
+    model: nn.Module, score: Callable[[Sequences], Tensor], sequences: Sequences, parts: Sequence[list[int]]
+) -> Tensor:
+    """float32 (rows, completion width, ...): numbers of each token, scored part by part; 0 where there is none.
+
+    Each process passes its share of the parts through the model, and every process gets all numbers.
+    """
     ids = sequences.completion_ids
-    scored = [score(sequences.rows(part)) for part in parts]
-    result = torch.zeros((*ids.shape, *scored[0].shape[2:]), dtype=torch.float32, device=ids.device)
-    for part, values in zip(parts, scored, strict=True):
-        result[torch.tensor(part, device=ids.device), : values.shape[1]] = values
-    return result
+    scored = [
+        (part, counts, within(model, partial(score, sequences.rows(part))))
+        for part, counts in own_parts(parts, sequences, model)
+    ]
+    result = torch.zeros((*ids.shape, *scored[0][2].shape[2:]), dtype=torch.float32, device=ids.device)
+    for part, counts, values in scored:
+        if counts:
+            result[torch.tensor(part, device=ids.device), : values.shape[1]] = values
+    return processes.total(result)

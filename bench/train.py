@@ -1,30 +1,29 @@
 """Training: one run from its configuration to its files, read top to bottom."""
 
 import math
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from algorithms.axes.imitation import Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import Preference
-from bench import checkpoint, store
+from bench import checkpoint, processes, store
 from bench.alarms import Watch, alarms_of, as_records
 from bench.catalog import load_preset
 from bench.compute import enable_checkpointing
 from bench.config import Run
 from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
-from bench.evaluations import copy_evaluation, evaluate_final, start_evaluations, write_overlap
+from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
 from bench.generate import ContextTooSmall, Generator, NotFinite
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
@@ -33,18 +32,18 @@ from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
-from bench.models import Critic, LanguageModel, ModelUnavailable, save_folder
+from bench.models import Critic, LanguageModel, ModelUnavailable
 from bench.optimize import Diverged, adamw
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
 from bench.rewards import RewardMistake
 from bench.rollout import NothingToLearn, Sampler
+from bench.sharding import decoder_layers, shard, unsharded
+from bench.stopping import Interrupted, stoppable
 from bench.tracking import TrackingError, mirror, prepare_store
 
-
-class Interrupted(BaseException):
-    """The process was asked to stop."""
+Result = TypeVar("Result")
 
 
 SECONDS_BETWEEN_MIRRORS = 30.0
@@ -97,19 +96,25 @@ class Job:
 def execute(run: Run, directory: Path) -> store.Status:
     """Train, evaluate and write everything; returns how it ended. A run that has ended is left as it is.
 
-    Failures of the run (diverged, out of memory, nothing to learn) are states with a sentence, not exceptions.
+    Failures of the run (diverged, out of memory, nothing to learn) are states with a sentence, not exceptions. Where
+    several processes share the run, each of them calls this; the main one writes.
     """
     status = store.read_status(directory)
     if status.terminal and status.state != "failed":
         return status
     attempt = status.attempt + 1
-    store.set_status(directory, "running", attempt=attempt)
+    if processes.is_main():
+        store.set_status(directory, "running", attempt=attempt)
     job: Job | None = None
     try:
-        with _stoppable(), ExitStack() as opened:
-            job = set_up(run, directory, attempt, opened)
-            train(job)
-            finish(job)
+        with stoppable():
+            if run.parallel.processes > 1:
+                # Before they join, because the others wait for its locks, as long as it takes, and not for each other.
+                prepare([run])
+            with processes.joined(run.parallel.processes, run.device), ExitStack() as opened:
+                job = set_up(run, directory, attempt, opened)
+                train(job)
+                finish(job)
         return _end(run, directory, attempt, "finished")
     except (Diverged, NotFinite) as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
@@ -125,6 +130,8 @@ def execute(run: Run, directory: Path) -> store.Status:
     except Exception as error:
         if "can't allocate memory" in str(error):
             return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
+        if run.parallel.processes > 1 and processes.is_lost_peer(error):
+            return _end(run, directory, attempt, "failed", f"another process of the run ended: {error}")
         traceback.print_exc()
         return _end(run, directory, attempt, "failed", f"{type(error).__name__}: {error}")
 
@@ -137,19 +144,19 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     opened = opened or ExitStack()
     check_installed(run)
     torch.set_num_threads(run.threads)
-    preset = load_preset(run.algorithm)
-    store.write_yaml(directory / "run.yaml", run.dump())
-    formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
-    formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
-    store.write_json(directory / "formula.json", formula)
+    if processes.is_main():
+        _write_known(run, directory)
     start = starting_model(run)
-    write_overlap(run, directory / "overlap.json")
     instruments = Instruments(PhaseClock(device_clock(run.device)), MemoryMeter(run.device))
     generate = opened.enter_context(engine_of(run, directory / LOG, instruments.clock))
-    if run.evaluation.start:
-        for name, folder in start_evaluations(run, start, generate):
+    evaluations = start_evaluations(run, start, generate) if run.evaluation.start else []
+    if processes.is_main():
+        write_overlap(run, directory / "overlap.json")
+        for name, folder in evaluations:
             copy_evaluation(name, folder, directory / "eval")
     torch.set_num_threads(run.threads)
+    start_digest = checkpoint.weights_digest(start.model.network)
+    processes.agree("the starting model", start_digest)
     cast = make_cast(run, start.model)
     probe(run, generate, cast.policy)
     instruments.memory.own("policy", cast.policy.network)
@@ -164,14 +171,20 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
-    about = {
-        "engine": engine_record(run),
-        "start": dict(start.about),
-        "start_weights_sha256": checkpoint.weights_digest(cast.policy.network),
-    }
-    written = provenance(run.dump(), threads=torch.get_num_threads())
-    store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
+    about = {"engine": engine_record(run), "start": dict(start.about), "start_weights_sha256": start_digest}
+    if processes.is_main():
+        written = provenance(run.dump(), threads=torch.get_num_threads())
+        store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
     return Job(run, directory, attempt, start, learner, instruments, generate)
+
+
+def _write_known(run: Run, directory: Path) -> None:
+    """The files that the configuration alone decides."""
+    preset = load_preset(run.algorithm)
+    store.write_yaml(directory / "run.yaml", run.dump())
+    formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
+    formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
+    store.write_json(directory / "formula.json", formula)
 
 
 def make_learner(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> Learner:
@@ -198,6 +211,11 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     if needs.critic:
         assert run.critic is not None, "the configuration gives a critic to objectives that need one"
         critic = Critic(deepcopy(network)).to(run.device)
+    if run.parallel.strategy == "fsdp":
+        for model in [network, reference.network if reference else None, critic]:
+            if model is not None:
+                shard(model, decoder_layers(model))
+    if critic is not None and run.critic is not None:
         critic_optimizer = adamw(critic.parameters(), run.critic.lr, run.optimizer)
     optimizer = adamw(network.parameters(), run.optimizer.lr, run.optimizer)
     policy = LanguageModel(network, start.tokenizer, start.prompt_format)
@@ -212,7 +230,8 @@ def train(job: Job) -> None:
     _resume(job)
     for record in store.read_jsonl(job.directory / "metrics.jsonl").records:
         job.live.watch.see(record)
-    with progress(f"{run.algorithm} seed {run.seed}", run.budget.updates) as advance:
+    label = f"{run.algorithm} seed {run.seed}"
+    with progress(label, run.budget.updates) if processes.is_main() else nullcontext(lambda *_: None) as advance:
         advance(counters.update, "")
         if counters.update == 0:
             _validate(job, {"update": 0})
@@ -242,7 +261,10 @@ def _remark(record: dict[str, Any]) -> str:
 
 def _record_time(job: Job, *, update: int, metered: bool) -> None:
     record = job.instruments.clock.take(attempt=job.attempt, update=update, metered=metered)
-    store.append_jsonl(job.directory / "timings.jsonl", record)
+    # Padding is counted where it is passed; all other counts are the run's on every process.
+    record["tokens"]["padded"] = processes.total_count(record["tokens"]["padded"])
+    if processes.is_main():
+        store.append_jsonl(job.directory / "timings.jsonl", record)
 
 
 def _validate(job: Job, record: dict[str, Any]) -> None:
@@ -260,11 +282,13 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
             prompt=job.run.prompt,
         )
         with job.instruments.phase("validation"):
-            score = pass_at_1(evaluate(job.policy, job.run.task, plan, job.generate))
+            score = _together(job, lambda generate: pass_at_1(evaluate(job.policy, job.run.task, plan, generate)))
         record = {**record, "validation/pass@1": score}
         if config.select == "validation" and score > job.live.best_score:
             job.live.best_update, job.live.best_score = update, score
-            save_folder(job.policy, job.checkpoints / "best")
+            checkpoint.save_model(job.policy, job.checkpoints / "best")
+    if not processes.is_main():
+        return
     if len(record) > 1:
         store.append_jsonl(job.directory / "metrics.jsonl", record)
         for alarm in job.live.watch.see(record):
@@ -272,6 +296,12 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
     if time.monotonic() - job.live.tracked_at > SECONDS_BETWEEN_MIRRORS:
         track(job.run, job.directory)
         job.live.tracked_at = time.monotonic()
+
+
+def _together(job: Job, work: Callable[[Generator], Result]) -> Result:
+    """Work of the main process alone that samples from the policy with the help of the others."""
+    with unsharded(job.policy.network):
+        return processes.with_help(job.generate, job.policy, work)
 
 
 def _save(job: Job) -> None:
@@ -284,19 +314,25 @@ def _save(job: Job) -> None:
 
 def _resume(job: Job) -> None:
     """Continue from the newest whole checkpoint; metrics beyond it are cut off, for they will be written again."""
+    newest = processes.from_main(lambda: _newest(job))
+    if newest is not None:
+        extra = checkpoint.restore(newest, job.learner.cast)
+        if extra["best_score"] is not None:  # JSON has no infinity: null is "none yet"
+            job.live.best_update, job.live.best_score = extra["best_update"], extra["best_score"]
+    if processes.is_main():
+        last = -1 if newest is None else job.learner.cast.progress.update
+        store.truncate_jsonl(job.directory / "metrics.jsonl", last)
+
+
+def _newest(job: Job) -> Path | None:
+    """The newest checkpoint up to which the metrics are whole."""
     found = checkpoint.complete(job.checkpoints)
     if found and not _metrics_reach(job.directory / "metrics.jsonl", found[-1]):
         print(
             f"{job.directory}: metrics.jsonl lost lines before the checkpoint, so the run starts over", file=sys.stderr
         )
-        found = []
-    if found:
-        extra = checkpoint.restore(found[-1], job.learner.cast)
-        if extra["best_score"] is not None:  # JSON has no infinity: null is "none yet"
-            job.live.best_update, job.live.best_score = extra["best_update"], extra["best_score"]
-        store.truncate_jsonl(job.directory / "metrics.jsonl", job.learner.cast.progress.update)
-    else:
-        store.truncate_jsonl(job.directory / "metrics.jsonl", -1)
+        return None
+    return found[-1] if found else None
 
 
 def _metrics_reach(path: Path, folder: Path) -> bool:
@@ -312,19 +348,37 @@ def finish(job: Job) -> None:
     if run.validation.select == "validation":
         checkpoint.load_weights(policy, job.checkpoints / "best")
         chosen = job.live.best_update
-    save_folder(policy, job.checkpoints / "final")
+    checkpoint.save_model(policy, job.checkpoints / "final")
     digest = checkpoint.weights_digest(policy.network)
-    store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
-    name = f"{run.algorithm} seed {run.seed} update {chosen}"
-    evaluate_final(run, policy, digest, job.directory / "eval", name, job.generate)
+    processes.agree("the final model", digest)
+    name, folder = f"{run.algorithm} seed {run.seed} update {chosen}", job.directory / "eval"
+    if processes.is_main():
+        store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
+    _together(job, lambda generate: evaluate_final(run, policy, digest, folder, name, generate))
+    if not processes.is_main():
+        return
     store.write_json(job.directory / "memory.json", job.instruments.memory.report())
     timings = store.read_jsonl(job.directory / "timings.jsonl").records
     store.write_json(job.directory / "throughput.json", throughput(timings))
 
 
 def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:
-    """Record how the run ended, whatever else is missing, and mirror it."""
-    store.set_status(directory, state, attempt=attempt, error=error)
+    """Record how the run ended, whatever else is missing, and mirror it.
+
+    Of several processes the first to end badly says why: what the others meet follows from it.
+    """
+    if state == "finished" and not processes.is_main():
+        return store.Status(state, attempt)  # the main process is still writing, and may fail yet
+    first = store.read_status(directory)
+    if not processes.is_main():
+        if first.state in ("pending", "running"):
+            counted = first.attempt + (first.state == "pending")
+            store.set_status(directory, state, attempt=counted, error=error)
+        return store.read_status(directory)
+    if run.parallel.processes == 1 or first.state == "running":
+        store.set_status(directory, state, attempt=attempt, error=error)
+    else:
+        state = first.state
     if state != "failed":  # the place may be what failed, and a run that never began has nothing to be alarmed about
         records = store.read_jsonl(directory / "metrics.jsonl").records
         store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
@@ -344,16 +398,3 @@ def track(run: Run, directory: Path) -> None:
 
 def _update_of(job: Job | None) -> int:
     return 0 if job is None else job.learner.cast.progress.update
-
-
-class _stoppable:
-    """While inside, SIGTERM ends the run as `interrupted` at once, with its files kept."""
-
-    def __enter__(self) -> None:
-        def stop(signum: int, frame: Any) -> None:
-            raise Interrupted
-
-        self.before: Callable[..., Any] | int | None = signal.signal(signal.SIGTERM, stop)
-
-    def __exit__(self, *exception: object) -> None:
-        signal.signal(signal.SIGTERM, self.before)

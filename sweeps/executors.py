@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.endings import killed
+
 
 class Busy(Exception):
     """A lock is held by a living process; the message names it."""
@@ -92,8 +94,7 @@ class Exit:
         """The ending in words."""
         if self.code >= 0:
             return f"exit status {self.code}"
-        name = signal.Signals(-self.code).name
-        return f"killed by {name}" + (" (the kernel does this when memory runs out)" if name == "SIGKILL" else "")
+        return killed(-self.code)
 
 
 class LocalProcesses:

@@ -1,5 +1,6 @@
 """A run small enough to train in a test, from one warm-started model that the whole session shares."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,9 @@ def tiny_run(shared_cache: Path, tmp_path: Path, own_knobs: Callable[[str], dict
         return build_run({"algorithm": algorithm, **TINY, **output}, nested({**own_knobs(algorithm), **knobs}))
 
     return make
+
+
+@pytest.fixture
+def children_find_us(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    """Processes that a test starts import this checkout, wherever they are started."""
+    monkeypatch.setenv("PYTHONPATH", f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

@@ -112,14 +112,16 @@ def test_divergence_is_a_result_that_is_not_run_again_but_not_a_success(bench):
         ("die before it starts", "ImportError: no module named nothing (exit status 1)"),
         ("crash", "RuntimeError: out of luck (exit status 1)"),
         ("vanish", "its process ended with exit status 0 but did not finish the run"),
-        ("be killed", "killed by SIGKILL (the kernel does this when memory runs out)"),
+        ("be killed", "killed by signal 9 (often out of memory); host memory then: "),
     ],
 )
-def test_a_process_that_cannot_say_how_it_ended_has_failed_and_leaves_no_children(bench, does: str, error: str):
+def test_dst_02_a_process_that_cannot_say_how_it_ended_has_failed_and_leaves_no_children(bench, does: str, error: str):
     bench.does = {0: does}
     assert bench.run("cross.seed=[0]") == 1
     status = bench.statuses()[0]
-    assert (status.state, status.attempt, status.error) == ("failed", 1, error)
+    assert (status.state, status.attempt) == ("failed", 1)
+    assert status.error is not None
+    assert status.error.startswith(error)
     assert error in bench.said
     if (bench.here / "orphan").exists():
         assert not alive(int((bench.here / "orphan").read_text()))

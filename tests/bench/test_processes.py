@@ -1,0 +1,108 @@
+"""What one process can show of several: how work is split, what is refused, and that a step counts its own tokens."""
+
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import processes, stopping
+from bench.config import Run
+from bench.dialect import ConfigError
+from bench.launch import membership
+from bench.learn_online import OnlineLearner, Step
+from bench.rollout import Collected, sequences_of
+from bench.train import set_up
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        ([5, 5, 2], [[0, 2], [1]]),  # 7 and 5, not 5 and 7 by turns
+        ([1, 9, 1, 1], [[1], [0, 2, 3]]),
+        ([4], [[0], []]),
+        ([0, 0, 0], [[0, 2], [1]]),
+    ],
+)
+def test_passes_are_split_by_cost_and_each_is_one_ranks(costs: list[int], expected: list[list[int]]) -> None:
+    assert processes.shares(costs, 2) == expected
+
+
+def test_one_process_joins_nothing_and_keeps_everything() -> None:
+    with processes.joined(1, "cpu"):
+        assert (processes.count(), processes.rank(), processes.is_main()) == (1, 0, True)
+        assert processes.mine([1, 2, 3]) == [1, 2, 3]
+        assert processes.share(["a", "b"], [1, 2], even=True) == [("a", True), ("b", True)]
+
+
+def test_strategies_that_could_not_act_or_measure_are_refused(tiny_run: MakeRun) -> None:
+    with pytest.raises(ConfigError, match=r"parallel.strategy: fsdp given, but .*parallel.processes is 1"):
+        tiny_run("grpo", **{"parallel.strategy": "fsdp"})
+    with pytest.raises(ConfigError, match=r"meter.every: 2 given, must be 0 with parallel.strategy=fsdp"):
+        tiny_run("grpo", **{"parallel.strategy": "fsdp", "parallel.processes": 2})
+
+
+def test_the_launchers_number_of_processes_is_the_knob(tiny_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run("grpo")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    joined, member = membership(run)
+    assert (joined.parallel.processes, member and member.rank) == (2, 1)
+    assert joined.id != run.id
+    assert joined.id == tiny_run("grpo", **{"parallel.processes": 2}).id
+    with pytest.raises(ConfigError, match=r"parallel.processes: 4 given, but .* one of WORLD_SIZE=2"):
+        membership(tiny_run("grpo", **{"parallel.processes": 4}))
+
+
+def online(run: Run, folder: Path) -> OnlineLearner:
+    learner = set_up(run, folder, 1).learner
+    assert isinstance(learner, OnlineLearner)
+    return learner
+
+
+def test_dst_04_a_step_with_fewer_microbatches_is_normalised_by_its_own_tokens(
+    tiny_run: MakeRun, tmp_path: Path
+) -> None:
+    """Ten microbatches in three steps, of 4, 3 and 3, under a mean over tokens: loss, gradient and learning rate of
+    each step are those of its rows in one piece."""
+    rollout = {"rollout.prompts": 12, "rollout.group_size": 4, "rollout.updates_per_rollout": 3}
+    optimizer = {"optimizer.microbatch_sequences": 4, "optimizer.schedule": "linear"}
+    run = tiny_run("dapo", **rollout, **optimizer, **{"budget.updates": 3, "evaluation.start": False})
+    cut, whole = online(run, tmp_path / "cut"), online(run, tmp_path / "whole")
+    groups = cut.sampler.groups(cut.cast.policy, cut.stream.round(0), 0)[:10]
+    collected, sequences = Collected(groups, groups, 1), sequences_of(groups, cut.cast.policy.pad_id)
+    plan = cut._plan(collected, sequences)
+    assert [len(step.parts) for step in plan] == [4, 3, 3]
+    records = []
+    for learner, steps in ((cut, plan), (whole, [Step(step.epoch, step.rows, [step.rows]) for step in plan])):
+        scored = learner._rollout(collected, sequences, plan)
+        credit = learner.objective.credit(scored)
+        records.append([learner._update(step, sequences, scored, credit) for step in steps])
+    assert [record["lr"] for record in records[0]] == pytest.approx([1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
+    for own, other in zip(*records, strict=True):
+        assert own["grad_norm"] > 1e-3
+        assert {name: own[name] for name in ("loss", "grad_norm")} == pytest.approx(
+            {name: other[name] for name in ("loss", "grad_norm")}, rel=1e-4, abs=1e-6
+        )
+
+
+def test_a_request_to_stop_that_python_swallows_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that arrives while an object's end is being told: the exception is ignored there."""
+    monkeypatch.setattr(stopping, "_SECONDS_UNTIL_AGAIN", 0.02)
+    thing = {1}
+    told = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    stopped = False
+    try:
+        with stopping.stoppable():
+            del thing
+            time.sleep(5)
+    except stopping.Interrupted:
+        stopped = True
+    assert (stopped, told(), len(ignored)) == (True, None, 1)
