@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from bench import checkpoint
+from bench.casting import make_cast
 from bench.config import Run
 from bench.contenders import Contender
 from bench.contributions import Contributions, contributions
@@ -28,7 +29,6 @@ from bench.progress import progress
 from bench.rewards import RewardMistake
 from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
 from bench.seeding import stream_key
-from bench.train import make_cast
 
 SHARED = ("task", "seed", "model", "warm_start", "device", "threads")
 SHARED_OF_ROLLOUT = ("prompts", "group_size", "max_completion_tokens", "temperature")

@@ -205,4 +205,6 @@ class Critic(nn.Module):
 
     def value(self, states: torch.Tensor) -> torch.Tensor:
         """Values of hidden states (..., hidden size): float32 (...)."""
-        return self.head(states.float()).squeeze(-1)
+        # Autocast would round a value, which nothing averages, to three digits.
+        with torch.autocast(states.device.type, enabled=False):
+            return self.head(states.float()).squeeze(-1)

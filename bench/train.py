@@ -6,40 +6,33 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from algorithms.axes.imitation import Imitation
-from algorithms.axes.policy_gradient import PolicyGradient
-from algorithms.axes.preference import Preference
 from bench import checkpoint, processes, store
 from bench.alarms import Watch, alarms_of, as_records
+from bench.casting import make_cast, make_learner
 from bench.catalog import load_preset
-from bench.compute import enable_checkpointing
 from bench.config import Run
 from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
 from bench.generate import ContextTooSmall, Generator, NotFinite
 from bench.instruments import Instruments
-from bench.learn_imitation import ImitationLearner
-from bench.learn_online import OnlineLearner
-from bench.learn_pairs import PairLearner
-from bench.learner import Cast, Learner
+from bench.learner import Learner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
-from bench.models import Critic, LanguageModel, ModelUnavailable
-from bench.optimize import Diverged, adamw
+from bench.models import LanguageModel, ModelUnavailable
+from bench.optimize import Diverged
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
 from bench.rewards import RewardMistake
 from bench.rollout import NothingToLearn, Sampler
-from bench.sharding import decoder_layers, shard, unsharded
+from bench.sharding import unsharded
 from bench.stopping import Interrupted, stoppable
 from bench.tracking import TrackingError, mirror, prepare_store
 
@@ -185,41 +178,6 @@ def _write_known(run: Run, directory: Path) -> None:
     formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
     formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
     store.write_json(directory / "formula.json", formula)
-
-
-def make_learner(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> Learner:
-    """The learner of the objective's family."""
-    match run.objective:
-        case PolicyGradient() as objective:
-            return OnlineLearner(run, objective, cast, sampler, instruments)
-        case Preference() as objective:
-            return PairLearner(run, objective, cast, sampler, instruments)
-        case Imitation() as objective:
-            return ImitationLearner(run, objective, cast, sampler, instruments)
-
-
-def make_cast(run: Run, start: LanguageModel) -> Cast:
-    """The policy, and a reference and a critic exactly where the objective needs them in memory."""
-    needs = run.objective.needs
-    network = start.network
-    torch.nn.Module.to(network, run.device)
-    if run.compute.gradient_checkpointing:
-        enable_checkpointing(network)
-    reference, critic, critic_optimizer = None, None, None
-    if needs.reference and isinstance(run.objective, PolicyGradient):
-        reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)
-    if needs.critic:
-        assert run.critic is not None, "the configuration gives a critic to objectives that need one"
-        critic = Critic(deepcopy(network)).to(run.device)
-    if run.parallel.strategy == "fsdp":
-        for model in [network, reference.network if reference else None, critic]:
-            if model is not None:
-                shard(model, decoder_layers(model))
-    if critic is not None and run.critic is not None:
-        critic_optimizer = adamw(critic.parameters(), run.critic.lr, run.optimizer)
-    optimizer = adamw(network.parameters(), run.optimizer.lr, run.optimizer)
-    policy = LanguageModel(network, start.tokenizer, start.prompt_format)
-    return Cast(policy, optimizer, reference, critic, critic_optimizer)
 
 
 def train(job: Job) -> None:

@@ -16,6 +16,7 @@ import torch
 from trl_channel import Channel, Laps, keep_first_gradient
 from trl_setup import NotHere, prompt_format, run_of
 
+from bench.casting import make_cast, make_learner
 from bench.dialect import ConfigError
 from bench.generate import Completion, sample
 from bench.instruments import Instruments
@@ -25,7 +26,6 @@ from bench.models import LanguageModel, load_folder, save_folder
 from bench.prepare import PreparationFailed, starting_model
 from bench.prompting import encode_prompts
 from bench.rollout import Group, PromptStream, Sampler
-from bench.train import make_cast, make_learner
 
 GEMM_SIZE, GEMM_TRIES = 1024, 30
 

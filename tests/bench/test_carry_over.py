@@ -10,6 +10,7 @@ import torch
 
 from algorithms.axes.selection import DropUniformGroups
 from bench import checkpoint
+from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
 from bench.generate import Completion, sample
 from bench.instruments import Instruments
@@ -19,7 +20,7 @@ from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import LanguageModel, create_tiny
 from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
-from bench.train import execute, make_cast, make_learner
+from bench.train import execute
 
 MakeRun = Callable[..., Run]
 COLD: dict[str, Any] = {"warm_start": None, "validation.every": 0, "validation.problems": 100, "validation.samples": 4}

@@ -1,6 +1,7 @@
 """Precision and checkpointing of the training step: what they change and leave, and that nothing is read in it."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 
 from algorithms.axes.batch import Totals, group_tokens
+from bench.casting import make_cast, make_learner
 from bench.compute import enable_checkpointing, passes
 from bench.config import Run, TinyModel
 from bench.config_compute import Compute
@@ -19,7 +21,8 @@ from bench.meter import PhaseClock
 from bench.models import LanguageModel, ModelUnavailable, create_tiny
 from bench.policy import Sequences, token_logps
 from bench.rollout import Sampler, sequences_of
-from bench.train import make_cast, make_learner
+from bench.store import read_jsonl
+from bench.train import execute
 
 MakeRun = Callable[..., Run]
 DEEP = TinyModel(hidden_size=32, num_layers=4, num_heads=2, intermediate_size=64)
@@ -100,3 +103,23 @@ def test_nothing_is_read_in_the_step(each_online: str, tiny_run: MakeRun) -> Non
         loss = learner.objective.loss(batch, totals).loss
         loss.backward()
     assert loss.shape == ()
+
+
+def test_checkpointing_gives_the_same_run(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """Of policy and critic, with a reference beside them: every number but the seconds."""
+    found = []
+    for wanted in (False, True):
+        run = tiny_run("ppo", **{"budget.updates": 2, "compute.gradient_checkpointing": wanted, "meter.every": 0})
+        directory = tmp_path / str(wanted)
+        assert execute(run, directory).state == "finished"
+        found.append((directory / "metrics.jsonl").read_text())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dpo"])
+def test_a_run_in_bfloat16_samples_and_trains_in_it(algorithm: str, tiny_run: MakeRun, tmp_path: Path) -> None:
+    run = tiny_run(algorithm, **{"budget.updates": 2, "compute.autocast": "bfloat16"})
+    assert execute(run, tmp_path / "run").error is None
+    first = read_jsonl(tmp_path / "run" / "metrics.jsonl").records[1]
+    if algorithm == "ppo":
+        assert 0 < first["mismatch/absdiff_max"] < 0.2

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
 from bench.generate import sample
 from bench.instruments import Instruments
@@ -16,7 +17,7 @@ from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import Critic, create_tiny, load_folder, save_folder
 from bench.rollout import Sampler
-from bench.train import execute, make_cast, make_learner
+from bench.train import execute
 
 MakeRun = Callable[..., Run]
 

@@ -12,6 +12,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from algorithms.axes.batch import LossParts
+from bench.casting import make_cast
 from bench.cli import app
 from bench.config import Run
 from bench.contenders import Contender
@@ -27,7 +28,7 @@ from bench.meter import PhaseClock
 from bench.prepare import starting_model
 from bench.rollout import PromptStream, Sampler
 from bench.seeding import stream_key
-from bench.train import execute, make_cast
+from bench.train import execute
 
 MakeRun = Callable[..., Run]
 

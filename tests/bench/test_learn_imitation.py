@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from algorithms.axes.imitation import AcceptedSamples
+from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
 from bench.generate import Completion, sample
 from bench.instruments import Instruments
@@ -21,7 +22,7 @@ from bench.models import create_tiny
 from bench.offline import pass_order, rounds
 from bench.policy import Sequences, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, PromptStream, Sampler
-from bench.train import execute, make_cast, make_learner
+from bench.train import execute
 from tasks.parts.problem import Grade, Problem
 
 MakeRun = Callable[..., Run]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench import store
+from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
 from bench.generate import Completion
 from bench.glossary import METRICS
@@ -23,7 +24,7 @@ from bench.models import LanguageModel, create_tiny
 from bench.rewards import Rewarder, Sample, Worth
 from bench.rollout import Graded, Group, NothingToLearn, Sampler, unscorable_line
 from bench.seeding import stream_key, uniforms
-from bench.train import execute, make_cast, make_learner
+from bench.train import execute
 from tasks.chain_sum import ChainSum
 from tasks.parts.problem import Grade, Problem
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
 from bench.generate import Completion
 from bench.instruments import Instruments
@@ -15,7 +16,6 @@ from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import LanguageModel, create_tiny
 from bench.rollout import Sampler
-from bench.train import make_cast, make_learner
 from tasks.chain_sum import ChainSum
 from tasks.parts.problem import Grade, Problem
 

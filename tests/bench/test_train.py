@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from bench import catalog, checkpoint, store
+from bench.casting import make_cast
 from bench.config import Run
 from bench.learner import Cast
 from bench.models import create_tiny
 from bench.rollout import PromptStream
-from bench.train import execute, make_cast
+from bench.train import execute
 
 MakeRun = Callable[..., Run]
 ALGORITHMS = catalog.names("algorithms")

@@ -11,6 +11,7 @@ import pytest
 from algorithms.axes.selection import DropUniformGroups
 from bench import store
 from bench.alarms import alarms_of
+from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
 from bench.config_reward import Reward
 from bench.generate import Completion
@@ -23,7 +24,7 @@ from bench.models import LanguageModel, create_tiny
 from bench.offline import sampling_metrics
 from bench.rollout import Graded, Group, NothingToLearn, PromptStream, Sampler, unscorable_line
 from bench.rollout_metrics import reward_metrics
-from bench.train import execute, make_cast, make_learner
+from bench.train import execute
 from tasks.chain_sum import ChainSum
 from tasks.parts.problem import Grade, Problem
 

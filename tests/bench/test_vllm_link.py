@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bench.alarms import Watch
+from bench.casting import make_cast
 from bench.config import Run, TinyModel
 from bench.config_compute import VllmEngine
 from bench.dialect import ConfigError, to_yaml
@@ -25,7 +26,7 @@ from bench.meter import PhaseClock, throughput
 from bench.models import LanguageModel, create_tiny
 from bench.rollout import Sampler
 from bench.sides import side
-from bench.train import execute, make_cast
+from bench.train import execute
 from bench.vllm_link import Child, Limits, SharedWeights, spawn, start_child
 from bench.vllm_process import load_weights
 
