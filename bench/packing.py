@@ -8,6 +8,7 @@ themselves. The last token of a completion predicts nothing, so it is left out u
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 ATTENTION = "bench_packed"
 PACKED_MODELS = frozenset({"gpt_neox", "gpt2", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"})
 """Values of `config.model_type` whose attention is nothing but causal softmax attention; each is tested."""
+
+
+_FEW_SCORES = 2**21
+"""Attention scores of a layer up to which they are kept for the backward pass: 8 MiB."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Layout:
     anything beyond an end."""
     spread_home: Tensor
     """int64 (scored,): the slot of each scored token."""
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """float32, shaped as `visible`: 0 where it is True and -inf elsewhere."""
+        return torch.zeros(self.visible.shape, device=self.visible.device).masked_fill_(~self.visible, -torch.inf)
 
     def to(self, device: torch.device | str) -> "Layout":
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -209,7 +219,11 @@ def packed_attention(
     if parts[1]:
         own = [_shaped(t, layout.own_slots, layout.own_home, layout) for t in (q_own, k_own, v_own)]
         keys, values = (torch.cat([_shared(a, layout), b], dim=1) for a, b in ((k, own[1]), (v, own[2])))
-        out = _attend(own[0], keys, values, layout.visible, scaling, grouped)
+        num_scores = keys.shape[1] * own[0].shape[:3].numel()
+        if keys.device.type == "cpu" and num_scores <= _FEW_SCORES:
+            out = _attend_by_products(own[0], keys, values, layout.bias, scaling)
+        else:
+            out = _attend(own[0], keys, values, layout.visible, scaling, grouped)
         outputs.append(_Move.apply(out.flatten(0, 1), layout.own_home, layout.own_slots))
     return torch.cat(outputs)[None], None
 
@@ -236,6 +250,17 @@ def _attend(
         q, k, v, attn_mask=visible, is_causal=visible is None, scale=scaling, enable_gqa=grouped
     )
     return out.transpose(1, 2)
+
+
+def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float | None) -> Tensor:
+    """The same by two batched products and a softmax, which keeps the scores: for short sequences twice as fast on a
+    CPU, most of all in the backward pass. Queries that share a key's head are rows of one product."""
+    rows, width, heads, size = query.shape
+    by_head = query.transpose(1, 2) * (size**-0.5 if scaling is None else scaling)
+    folded = by_head.reshape(rows, key.shape[2], -1, size)
+    scores = (folded @ key.permute(0, 2, 3, 1)).view(rows, heads, width, -1) + bias
+    shares = scores.softmax(dim=-1).view(rows, key.shape[2], -1, scores.shape[-1])
+    return (shares @ value.transpose(1, 2)).view(rows, heads, width, size).transpose(1, 2)
 
 
 def spread(scored: Tensor, layout: Layout) -> Tensor:
