@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from algorithms.axes.batch import Batch, LossParts, Totals, group_tokens
 from algorithms.axes.policy_gradient import PolicyGradient
-from bench import catalog, checkpoint, store, train
+from bench import casting, catalog, checkpoint, store
 from bench.cli import app
 from bench.config import Run
 from bench.dialect import to_yaml
@@ -70,7 +70,7 @@ def plain_descent(monkeypatch: pytest.MonkeyPatch) -> None:
     def sgd(parameters: Any, lr: float, config: object) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=1.0)
 
-    monkeypatch.setattr(train, "adamw", sgd)
+    monkeypatch.setattr(casting, "adamw", sgd)
 
 
 def first_rollout(run: Run, directory: Path) -> tuple[Job, list[dict[str, Any]]]:

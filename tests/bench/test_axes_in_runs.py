@@ -126,6 +126,7 @@ def test_a_correction_with_the_built_in_sampler_is_nearly_one(tiny_run: MakeRun,
     assert first["is_weight/max"] == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_shaping_is_seen_in_the_log(tiny_run: MakeRun, tmp_path: Path) -> None:
     """OBJ-46: one over-long completion costs; the shaped mean is the raw one plus the mean penalty."""
     knobs = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench import store
 from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
 from bench.generate import Completion
@@ -24,6 +23,7 @@ from bench.models import LanguageModel, create_tiny
 from bench.rewards import Rewarder, Sample, Worth
 from bench.rollout import Graded, Group, NothingToLearn, Sampler, unscorable_line
 from bench.seeding import stream_key, uniforms
+from bench.store import read_run
 from bench.train import execute
 from tasks.chain_sum import ChainSum
 from tasks.parts.problem import Grade, Problem
@@ -62,8 +62,7 @@ def learner_of(run: Run) -> tuple[Learner, Sampler]:
     assert isinstance(run.model, TinyModel)
     instruments = Instruments(PhaseClock(), MemoryMeter("cpu"))
     sampler = Sampler(run, run.task, half_right, instruments)
-    cast = make_cast(run, create_tiny(run.model, ChainSum(num_terms=2, num_digits=1).alphabet, 0))
-    return make_learner(run, cast, sampler, instruments), sampler
+    return make_learner(run, make_cast(run, create_tiny(run.model, run.alphabet, 0)), sampler, instruments), sampler
 
 
 def samples_of(verdicts: Sequence[bool | None], texts: Sequence[str] = (), *, size: int = 8) -> list[Sample]:
@@ -371,7 +370,7 @@ def test_a_noisy_run_ends_well_and_evaluation_knows_nothing_of_it(
     for name, run in (("noisy", noisy), ("clean", clean)):
         assert execute(run, tmp_path / name).state == "finished"
     assert noisy.id != clean.id
-    first, second = (store.read_run(tmp_path / name) for name in ("noisy", "clean"))
+    first, second = (read_run(tmp_path / name) for name in ("noisy", "clean"))
     ours, theirs = ([r for r in run.metrics if "reward/mean" in r] for run in (first, second))
     if algorithm != "dapo":  # its rounds go on until enough noisy groups are found
         assert ours[0]["reward/accuracy"] == theirs[0]["reward/accuracy"]

@@ -101,6 +101,7 @@ def test_processes_that_start_at_once_share_one_new_store(raced):  # TRK-01, wit
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.slow
 def test_telemetry_is_off(raced):
     assert raced[2] == "True"
 
