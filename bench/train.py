@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from transformers import PreTrainedModel
 
 from bench import checkpoint, processes, store
 from bench.alarms import Watch, alarms_of, as_records
 from bench.casting import make_cast, make_learner
 from bench.catalog import load_preset
 from bench.config import Run
+from bench.decoder_weights import decodes_natively
 from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
@@ -27,6 +29,7 @@ from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
 from bench.models import LanguageModel, ModelUnavailable
 from bench.optimize import Diverged
+from bench.policy import reads_packed
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
@@ -150,6 +153,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     torch.set_num_threads(run.threads)
     start_digest = checkpoint.weights_digest(start.model.network)
     processes.agree("the starting model", start_digest)
+    paths = _paths(start.model.network)
     cast = make_cast(run, start.model)
     probe(run, generate, cast.policy)
     instruments.memory.own("policy", cast.policy.network)
@@ -164,11 +168,24 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
-    about = {"engine": engine_record(run), "start": dict(start.about), "start_weights_sha256": start_digest}
+    about = {
+        "engine": engine_record(run),
+        "paths": paths,
+        "start": dict(start.about),
+        "start_weights_sha256": start_digest,
+    }
     if processes.is_main():
         written = provenance(run.dump(), threads=torch.get_num_threads())
         store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
     return Job(run, directory, attempt, start, learner, instruments, generate)
+
+
+def _paths(network: PreTrainedModel) -> dict[str, str]:
+    """Which way the model's passes are computed, by its architecture: what its speed and its last bits depend on."""
+    return {
+        "scoring": "packed rows" if reads_packed(network) else "padded rectangles, whole logits",
+        "built-in sampler": "decode path of its own" if decodes_natively(network) else "the model's forward pass",
+    }
 
 
 def _write_known(run: Run, directory: Path) -> None:
