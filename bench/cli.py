@@ -103,10 +103,12 @@ def run(
         given = [] if processes is None else [f"parallel.processes={processes}"]
         config = _run_from([*(arguments or []), *given])
         from bench.account import account
+        from bench.engines import refuse_missing
         from bench.launch import launch, leave, membership, take_part
         from bench.store import read_run, read_status
 
         config, member = membership(config)
+        refuse_missing(config)
         directory = Path(config.output.root) / config.output.sweep / config.id
         if member is not None and (member.rank > 0 or member.by_us):
             take_part(config, directory, member)

@@ -11,7 +11,7 @@ from algorithms.axes.preference import Preference
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learn_imitation import accepted_samples, imitation_batch, worked_solutions
-from bench.learn_pairs import Pair, pair_batch, pair_parts, pairs_of, summed_logps
+from bench.learn_pairs import Pair, pair_batch, pair_parts, pairs_of, sides_of, summed_logps
 from bench.learner import Cast, microbatches
 from bench.policy import Sequences, reads_packed
 from bench.rewards import Rewarder
@@ -77,9 +77,10 @@ def _on_pairs(run: Run, objective: Preference, cast: Cast, groups: Sequence[Grou
     totals = PairTotals(num_pairs=len(pairs), num_chosen_tokens=chosen_tokens)
 
     def share(own: list[Pair]) -> Share:
+        network, sides = cast.policy.network, sides_of(own, cast.policy.pad_id, device)
         with torch.no_grad():
-            reference = summed_logps(cast.policy, own, device)[0]
-        return lambda: objective.loss(pair_batch(own, summed_logps(cast.policy, own, device)[0], reference), totals)
+            reference = summed_logps(network, sides)
+        return lambda: objective.loss(pair_batch(own, summed_logps(network, sides), reference), totals)
 
     return [[share([own[i] for i in part]) for part in pair_parts(own, run.optimizer)] for own in by_prompt]
 

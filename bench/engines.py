@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.config import Run
 from bench.config_compute import VllmEngine
+from bench.dialect import ConfigError
 
 if TYPE_CHECKING:
     from bench.generate import Generator
@@ -61,6 +62,14 @@ def check_installed(run: Run) -> None:
             f"engine.kind: vllm given with device={run.device}, and the package {package} is not installed here: "
             f"{how} installs it, or give engine=builtin"
         )
+
+
+def refuse_missing(run: Run) -> None:
+    """The same as a mistake in the configuration, before anything is written. Raises ConfigError."""
+    try:
+        check_installed(run)
+    except EngineFailed as error:
+        raise ConfigError([str(error)]) from None
 
 
 def _installed(device: str) -> tuple[str, str] | None:

@@ -1,5 +1,6 @@
 """Starting the processes of one run on this machine, and watching them: if one dies, all end, and the run says why."""
 
+import json
 import os
 import signal
 import socket
@@ -20,7 +21,8 @@ from bench.loading import change
 from bench.stopping import Interrupted, stoppable
 
 LAUNCHED = "BENCH_LAUNCHED"
-"""Set in the environment of the processes that `launch` starts; they leave the account of the run to it."""
+"""Set in the environment of the processes that `launch` starts, to the user's command; they leave the account of the
+run to it."""
 GRACE_SECONDS = 15.0
 """Time that the others have to end in good order once one has ended badly."""
 _POLL_SECONDS = 0.05
@@ -52,6 +54,15 @@ def membership(run: Run) -> tuple[Run, Member | None]:
                 ]
             )
         return run, None
+    if not (world.isdigit() and rank.isdigit() and int(rank) < int(world)):
+        raise ConfigError([f"RANK={rank} and WORLD_SIZE={world} in the environment are no launcher's: unset them"])
+    if int(world) > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise ConfigError(
+            [
+                f"WORLD_SIZE={world} in the environment, but no MASTER_ADDR and MASTER_PORT: use bench run --processes "
+                "N, or unset WORLD_SIZE and RANK"
+            ]
+        )
     if asked not in (1, int(world)):
         raise ConfigError(
             [
@@ -158,7 +169,7 @@ def _mirror(run: Run, directory: Path) -> None:
 def _environment(run: Run, rank: int, port: int) -> dict[str, str]:
     count, threads = str(run.parallel.processes), str(run.threads)
     return {
-        LAUNCHED: "1",
+        LAUNCHED: json.dumps(sys.argv),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": count,

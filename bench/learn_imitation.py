@@ -27,7 +27,7 @@ from bench.offline import (
     sampling_metrics,
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, computed_positions, reads_packed, token_logps
+from bench.policy import Sequences, computed_positions, planned, reads_packed, token_logps
 from bench.prompting import encode_prompts
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.sharding import within
@@ -96,6 +96,8 @@ class ImitationLearner:
         totals = Totals.of(sequences.mask, rows, self.run.rollout.max_completion_tokens, len(parts))
         factor = schedule_factor(config, progress.update + 1, self.run.budget.updates)
         metrics = StepMetrics()
+        for part in parts:
+            planned(cast.policy.network, sequences.rows(part))
         with self.instruments.phase("policy_update"):
             for part, counts in own_parts(parts, sequences, cast.policy.network):
                 piece = sequences.rows(part)

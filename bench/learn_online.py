@@ -1,7 +1,7 @@
 """Online learning: sample with the present policy, assign credit once, take the rollout's optimizer steps."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,13 +10,14 @@ from algorithms.axes.batch import Credit, Rollout, Totals, ValueBatch, group_tok
 from algorithms.axes.masked import masked_mean
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.value import NoCritic
+from bench import processes
 from bench.config import Run
 from bench.config_compute import VllmEngine
 from bench.engines import EngineMismatch, mismatch_sentence
 from bench.instruments import Instruments
 from bench.learner import Cast, backward, microbatches, own_parts
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, reads_packed
+from bench.policy import Sequences, planned, reads_packed
 from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequences_of
 from bench.rollout_metrics import (
     credit_metrics,
@@ -89,14 +90,30 @@ class OnlineLearner:
         with self.instruments.phase("advantage"):
             credit = self.objective.credit(rollout)
         self._check_informative(collected, credit)
+        compared = rollout
         for i, step in enumerate(plan):
-            record = self._update(step, sequences, rollout, credit)
+            # The rollout's own log-probabilities, or those of the first pass where the engine's stand in for them.
+            first = rollout.old_logp.clone().fill_(torch.nan) if i == 0 and self._engine_is_old else None
+            record = self._update(step, sequences, rollout, credit, first)
+            if first is not None:
+                compared = self._compared(collected, rollout, first)
             if i == 0:
-                record |= self._rollout_metrics(collected, rollout, credit)
+                record |= self._rollout_metrics(collected, rollout, credit, compared)
                 record |= {"groups/carried": collected.carried, **self.stream.coverage(progress.generation_round)}
             yield record
             if i == 0:
-                self._check_drift(collected, rollout)
+                self._check_drift(collected, compared)
+
+    @property
+    def _engine_is_old(self) -> bool:
+        return self.run.rollout.old_logp == "sampler"
+
+    def _compared(self, collected: Collected, rollout: Rollout, first: torch.Tensor) -> Rollout:
+        """The rollout as the trainer saw it in its first step: those rows alone, without an older policy's samples."""
+        seen = processes.filled(first)
+        mask = rollout.mask & seen.isfinite()
+        mask[: collected.carried * self.run.rollout.group_size] = False
+        return replace(rollout, old_logp=seen, mask=mask)
 
     def _plan(self, collected: Collected, sequences: Sequences) -> list[Step]:
         """Minibatches of whole groups for every epoch, cut into microbatches."""
@@ -111,9 +128,8 @@ class OnlineLearner:
                 rows = [group * size + member for group in own.tolist() for member in range(size)]
                 parts = microbatches(rows, sequences, self.run.optimizer, packed=packed)
                 steps.append(Step(epoch, rows, parts))
-                for part in parts if packed else []:
-                    # Its shapes depend on the data, so they are made here, before anything is measured.
-                    _ = sequences.rows(part).layout
+                for part in parts:
+                    planned(self.cast.policy.network, sequences.rows(part))
         # A partial rollout may leave minibatches empty; whatever comes, the budget of updates is not exceeded.
         return [step for step in steps if step.rows][: self.run.budget.updates - self.cast.progress.update]
 
@@ -146,8 +162,14 @@ class OnlineLearner:
                 "credit (reward.format)"
             )
 
-    def _update(self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit) -> dict[str, Any]:
-        """One optimizer step of the critic, where there is one, and of the policy."""
+    def _update(
+        self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit, first: torch.Tensor | None
+    ) -> dict[str, Any]:
+        """One optimizer step of the critic, where there is one, and of the policy.
+
+        Args:
+            first: is told the policy's log-probabilities in this step, if it is the rollout's first.
+        """
         cast, progress = self.cast, self.cast.progress
         rows = torch.tensor(step.rows, device=self.device)
         totals = Totals.of(credit.mask[rows], rollout.group[rows], rollout.completion_budget, len(step.parts))
@@ -175,6 +197,8 @@ class OnlineLearner:
                 if counts:
                     metrics.add(parts)
                     metrics.add_mean("entropy", masked_mean(entropy, batch.mask))
+                    if first is not None:
+                        first[torch.tensor(part, device=self.device), : batch.logp.shape[1]] = batch.logp.detach()
             self.scorer.share_old_logp(rollout)
             metrics = metrics.over_processes()
             loss = metrics.checked_loss()
@@ -202,7 +226,7 @@ class OnlineLearner:
         for part, counts in own_parts(step.parts, sequences, critic):
             rows = torch.tensor(part, device=self.device)
             piece = sequences.rows(part)
-            width = piece.completion_ids.shape[1]
+            width = piece.width
             batch = ValueBatch(
                 value=self.scorer.values(piece),
                 old_value=old_value[rows, :width],
@@ -218,21 +242,25 @@ class OnlineLearner:
         norm = take_step(cast.critic_optimizer, config.lr * factor, config.max_grad_norm)
         return metrics.values() | {"value/grad_norm": norm}
 
-    def _rollout_metrics(self, collected: Collected, rollout: Rollout, credit: Credit) -> dict[str, float]:
-        """What is known once per rollout, for its first update's record; rewards and lengths are before selection."""
+    def _rollout_metrics(
+        self, collected: Collected, rollout: Rollout, credit: Credit, compared: Rollout
+    ) -> dict[str, float]:
+        """What is known once per rollout, for its first update's record; rewards and lengths are before selection.
+
+        Args:
+            compared: the rollout with the trainer's own log-probabilities where they are known.
+        """
         progress = self.cast.progress
         lengths = [len(m.completion.token_ids) for group in collected.sampled for m in group.members]
         progress.generated_completions += len(lengths)
         progress.generated_tokens += sum(lengths)
-        gap = largest_gap(rollout, first_row=collected.carried * self.run.rollout.group_size)
+        gap = largest_gap(compared, first_row=collected.carried * self.run.rollout.group_size)
         exact = not isinstance(self.run.engine, VllmEngine) and self.run.compute.autocast == "none"
         if exact and self.run.device == "cpu" and gap > LARGEST_MISMATCH:
             raise EngineMismatch(
                 f"model.path: the sampler's and the trainer's log-probabilities differ by up to {gap:.2g} nats, where "
                 "float32 allows 1e-3: this model's state does not live in the cache that is batched"
             )
-        # Where the sampler's log-probabilities stand in for the trainer's, there is nothing to compare them with.
-        compared = self.run.rollout.old_logp == "recomputed"
         return {
             **reward_metrics(collected.sampled),
             **imperfection_metrics(self.run.reward, collected.sampled),
@@ -242,7 +270,7 @@ class OnlineLearner:
             **credit_metrics(rollout, credit),
             **critic_metrics(rollout, credit),
             **reference_metrics(rollout),
-            **(mismatch_metrics(rollout, self.objective.mismatch) if compared else {}),
+            **(mismatch_metrics(compared, self.objective.mismatch) if bool(compared.mask.any()) else {}),
             "tokens/generated": progress.generated_tokens,
             "completions/generated": progress.generated_completions,
         }

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from algorithms.axes.batch import PairBatch, PairTotals
 from algorithms.axes.preference import GradedPairs, Preference
@@ -18,7 +19,6 @@ from bench.compute import passes
 from bench.config import Optimizer, Run
 from bench.instruments import Instruments
 from bench.learner import Cast, backward
-from bench.models import LanguageModel
 from bench.offline import (
     OFFLINE_TEMPERATURE,
     completions_per_update,
@@ -28,7 +28,7 @@ from bench.offline import (
     sampling_metrics,
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
-from bench.policy import Sequences, computed_positions, token_logps
+from bench.policy import Sequences, computed_positions, planned, token_logps
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.seeding import generator, stream_key, uniforms
 from bench.sharding import is_fully_sharded, within
@@ -80,10 +80,10 @@ class PairLearner:
         self.pairs = [pair for pairs in by_group for pair in pairs]
         self._check_pairs(groups, num_made)
         reference = torch.zeros((len(self.pairs), 2), device=self.device)
-        for i, (part, counts) in enumerate(self._own_parts(range(len(self.pairs)))):
+        for i, (part, counts, sides) in enumerate(self._own_parts(range(len(self.pairs)))):
             memory.metering = i == 0 and self.run.meter.every > 0
             with self.instruments.phase("ref_logp"), torch.no_grad():
-                summed = self._scored([self.pairs[j] for j in part])
+                summed = self._scored(sides)
             if counts:
                 reference[part] = summed
         memory.metering = False
@@ -97,12 +97,18 @@ class PairLearner:
             **coverage(self.run),
         }
 
-    def _own_parts(self, pairs: Sequence[int]) -> list[tuple[list[int], bool]]:
-        """This process's share of some pairs, given by number, a microbatch at a time, and whether each counts."""
+    def _own_parts(self, pairs: Sequence[int]) -> list[tuple[list[int], bool, Sequences]]:
+        """This process's share of some pairs, given by number, a microbatch at a time: which, whether they count, and
+        their completions as a pass reads them."""
+        policy = self.cast.policy
         cut = pair_parts([self.pairs[i] for i in pairs], self.run.optimizer)
         parts = [[pairs[i] for i in part] for part in cut]
         costs = [sum(self.pairs[i].num_tokens for i in part) for part in parts]
-        return processes.share(parts, costs, even=is_fully_sharded(self.cast.policy.network))
+        shared = processes.share(parts, costs, even=is_fully_sharded(policy.network))
+        return [
+            (part, counts, planned(policy.network, sides_of([self.pairs[i] for i in part], policy.pad_id, self.device)))
+            for part, counts in shared
+        ]
 
     def _check_pairs(self, groups: Sequence[Group], num_made: int) -> None:
         if self.pairs:
@@ -118,13 +124,12 @@ class PairLearner:
             "(reward.format), raise rollout.max_completion_tokens, or set objective.pairing.require_termination=false"
         )
 
-    def _scored(self, pairs: Sequence[Pair]) -> Tensor:
+    def _scored(self, sides: Sequences) -> Tensor:
         """`summed_logps` by the policy as it is now, counted."""
-        policy = self.cast.policy
-        with passes(self.run.compute, self.run.device, policy.network):
-            own, padded = within(policy.network, lambda: summed_logps(policy, pairs, self.device))
-        self.instruments.clock.count(padded=padded)
-        return own
+        network = self.cast.policy.network
+        self.instruments.clock.count(padded=computed_positions(network, sides))
+        with passes(self.run.compute, self.run.device, network):
+            return within(network, lambda: summed_logps(network, sides))
 
     def _length_gap(self) -> float:
         gaps = [len(p.chosen.completion.token_ids) - len(p.rejected.completion.token_ids) for p in self.pairs]
@@ -140,10 +145,10 @@ class PairLearner:
         chosen_tokens = sum(len(self.pairs[i].chosen.completion.token_ids) for i in order)
         totals = PairTotals(num_pairs=len(order), num_chosen_tokens=chosen_tokens)
         metrics = StepMetrics()
+        own = self._own_parts(order)
         with self.instruments.phase("policy_update"):
-            for part, counts in self._own_parts(order):
-                pairs = [self.pairs[j] for j in part]
-                batch = pair_batch(pairs, self._scored(pairs), self.reference[part])
+            for part, counts, sides in own:
+                batch = pair_batch([self.pairs[j] for j in part], self._scored(sides), self.reference[part])
                 parts = self.objective.loss(batch, totals)
                 backward(parts.loss, counts)
                 if counts:
@@ -203,6 +208,7 @@ def all_pairs_of(run: Run, pairing: GradedPairs, group: Group, index: int) -> li
 def pair_parts(pairs: Sequence[Pair], config: Optimizer) -> list[list[int]]:
     """Indices of pairs, in order, cut into parts within the limits of `config`; a pair is two completions."""
     most = max(1, (config.microbatch_sequences or 2 * len(pairs)) // 2)
+    most = min(most, max(1, -(-len(pairs) // processes.count())))  # several processes share the parts
     parts: list[list[int]] = []
     tokens = 0
     for i, pair in enumerate(pairs):
@@ -216,13 +222,16 @@ def pair_parts(pairs: Sequence[Pair], config: Optimizer) -> list[list[int]]:
     return parts
 
 
-def summed_logps(policy: LanguageModel, pairs: Sequence[Pair], device: torch.device) -> tuple[Tensor, int]:
-    """Summed log-probabilities of (chosen, rejected), float32 (pairs, 2), and the positions that were computed."""
+def sides_of(pairs: Sequence[Pair], pad_id: int, device: torch.device) -> Sequences:
+    """All chosen completions, then all rejected ones."""
     sides = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     prompts = [pair.prompt_ids for pair in pairs] * 2
-    sequences = Sequences.of(prompts, [s.completion.token_ids for s in sides], policy.pad_id).to(device)
-    logp = token_logps(policy.network, sequences, OFFLINE_TEMPERATURE)
-    return logp.sum(dim=1).view(2, len(pairs)).T, computed_positions(policy.network, sequences)
+    return Sequences.of(prompts, [side.completion.token_ids for side in sides], pad_id).to(device)
+
+
+def summed_logps(network: PreTrainedModel, sides: Sequences) -> Tensor:
+    """Summed log-probabilities of (chosen, rejected), of what `sides_of` gives: float32 (pairs, 2)."""
+    return token_logps(network, sides, OFFLINE_TEMPERATURE).sum(dim=1).view(2, -1).T
 
 
 def pair_batch(pairs: Sequence[Pair], own: Tensor, reference: Tensor) -> PairBatch:

@@ -70,7 +70,8 @@ def microbatches(rows: Sequence[int], sequences: Sequences, config: Optimizer, *
     """
     prompts, lengths = sequences.prompts, sequences.lengths
     first = {prompt: i for i, prompt in reversed(list(enumerate(prompts)))}
-    most = config.microbatch_sequences or len(rows)
+    # Several processes share the parts, so there is at least one for each.
+    most = min(config.microbatch_sequences or len(rows), -(-len(rows) // processes.count()))
     parts: list[list[int]] = []
     tokens = 0
     for row in sorted(rows, key=lambda row: (first[prompts[row]] if packed else lengths[row], row)):

@@ -6,8 +6,8 @@ microbatches:
 - `prompt`: prompt tokens of every sampled completion; a group of G counts its prompt G times, even if it is read once.
 - `generated`: sampled tokens, the end token included, padding not. Completions dropped later were sampled and count.
 - `trained`: completion tokens under the loss mask of an update; a second epoch over a rollout counts again.
-- `padded`: positions the update's forward passes computed, prompts and padding included; trained / padded is the
-  padding efficiency.
+- `padded`: positions the update's forward passes computed, prompts and padding included. A completion's last token is
+  trained on and not computed where rows are packed, so trained / padded may exceed 1.
 - `completions`: sampled completions.
 """
 

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    DynamicCache,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -25,6 +26,7 @@ from bench.seeding import stream_key
 # Loading and saving takes moments here; the suite shows progress where it matters.
 transformers.utils.logging.disable_progress_bar()
 
+_BY_LENGTH = ("longrope", "dynamic")
 PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
 
 
@@ -60,8 +62,16 @@ class LanguageModel:
 
     @property
     def context(self) -> int | None:
-        """Largest number of positions, where the configuration states one."""
-        return getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
+        """Largest number of positions, where the configuration states one.
+
+        Rotary embeddings that change with the longest sequence of a batch are held to the length up to which they do
+        not: beyond it a completion's probability would depend on what it is computed beside.
+        """
+        config = self.network.config.get_text_config()
+        stated = getattr(config, "max_position_embeddings", None)
+        rope = getattr(config, "rope_parameters", None) or {}
+        original = rope.get("original_max_position_embeddings") if rope.get("rope_type") in _BY_LENGTH else None
+        return min((length for length in (stated, original) if length is not None), default=None)
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Token ids of a prompt, ready for the completion to follow."""
@@ -142,7 +152,7 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
         raise ModelUnavailable(
             f"model.path: {config.path} lacks the weights of {', '.join(missing[:3])} and would be random"
         )
-    if "past_key_values" not in inspect.signature(network.forward).parameters:
+    if "past_key_values" not in inspect.signature(network.forward).parameters or _has_other_states(network):
         raise ModelUnavailable(
             f"model.path: {config.path} keeps no keys and values to sample with, only attention does"
         )
@@ -159,6 +169,13 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
     if not model.end_ids:
         raise ModelUnavailable(f"model.path: {config.path} has no end token: set eos_token in its tokenizer")
     return model
+
+
+def _has_other_states(network: PreTrainedModel) -> bool:
+    """Whether a layer keeps something else than keys and values between tokens, such as a convolution's inputs."""
+    kinds = getattr(network.config.get_text_config(), "layer_types", None) or []
+    selects = all(hasattr(layer, "batch_select_indices") for layer in DynamicCache(config=network.config).layers)
+    return not selects or any("attention" not in kind or "linear" in kind for kind in kinds)
 
 
 def _check_template(config: PretrainedModel, model: LanguageModel) -> None:

@@ -219,13 +219,20 @@ def packed_attention(
     if parts[1]:
         own = [_shaped(t, layout.own_slots, layout.own_home, layout) for t in (q_own, k_own, v_own)]
         keys, values = (torch.cat([_shared(a, layout), b], dim=1) for a, b in ((k, own[1]), (v, own[2])))
-        num_scores = keys.shape[1] * own[0].shape[:3].numel()
-        if keys.device.type == "cpu" and num_scores <= _FEW_SCORES:
+        config = module.config
+        assert isinstance(config, PreTrainedConfig), "an attention module of transformers has one"
+        if attends_by_products(layout, config):
             out = _attend_by_products(own[0], keys, values, layout.bias, scaling)
         else:
             out = _attend(own[0], keys, values, layout.visible, scaling, grouped)
         outputs.append(_Move.apply(out.flatten(0, 1), layout.own_home, layout.own_slots))
     return torch.cat(outputs)[None], None
+
+
+def attends_by_products(layout: Layout, config: PreTrainedConfig) -> bool:
+    """Whether the completions of this row attend by batched products, whose scores are kept, or by the fused kernel."""
+    num_scores = layout.visible.numel() * config.get_text_config().num_attention_heads
+    return layout.visible.device.type == "cpu" and num_scores <= _FEW_SCORES
 
 
 def _shaped(tokens: Tensor, slots: Tensor, home: Tensor, layout: Layout) -> Tensor:
@@ -259,7 +266,7 @@ def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor,
     by_head = query.transpose(1, 2) * (size**-0.5 if scaling is None else scaling)
     folded = by_head.reshape(rows, key.shape[2], -1, size)
     scores = (folded @ key.permute(0, 2, 3, 1)).view(rows, heads, width, -1) + bias
-    shares = scores.softmax(dim=-1).view(rows, key.shape[2], -1, scores.shape[-1])
+    shares = scores.softmax(dim=-1).to(value.dtype).view(rows, key.shape[2], -1, scores.shape[-1])
     return (shares @ value.transpose(1, 2)).view(rows, heads, width, size).transpose(1, 2)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bench.models import Critic, base_of
-from bench.packing import Layout, layout_of, packed_states, packs, spread
+from bench.packing import Layout, attends_by_products, layout_of, packed_states, packs, spread
 from bench.token_head import entropy_of, logp_and_entropy, picked
 
 _CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ class Sequences:
     @cached_property
     def mask(self) -> Tensor:
         """bool (rows, completion width): True for generated tokens, from lengths and never from token values."""
-        width = torch.arange(max(self.lengths))
+        width = torch.arange(self.width)
         return (width[None, :] < torch.tensor(self.lengths)[:, None]).to(self.device)
 
     @cached_property
@@ -71,6 +71,11 @@ class Sequences:
     @cached_property
     def _pieces(self) -> dict[tuple[int, ...], "Sequences"]:
         return {}
+
+    @property
+    def width(self) -> int:
+        """Tokens of the longest completion."""
+        return max(self.lengths)
 
     def rows(self, index: Sequence[int]) -> "Sequences":
         """Some of the rows, with padding that none of them needs cut away; the same piece each time they are asked for,
@@ -158,6 +163,19 @@ def reads_packed(network: PreTrainedModel) -> bool:
     Packed rows need a family that `bench.packing` knows and a vocabulary head that is a plain linear layer.
     """
     return packs(network) and type(network.get_output_embeddings()) is nn.Linear
+
+
+def planned(network: PreTrainedModel, sequences: Sequences) -> Sequences:
+    """The same sequences, with all made that a scoring pass reads of them beside the weights.
+
+    Shapes depend on the data, so they are made before a step is measured and not in it.
+    """
+    _ = sequences.mask
+    if not reads_packed(network):
+        _ = sequences.prompt_ids, sequences.completion_ids
+    elif attends_by_products(sequences.layout, network.config):
+        _ = sequences.layout.bias
+    return sequences
 
 
 def computed_positions(network: PreTrainedModel, sequences: Sequences) -> int:

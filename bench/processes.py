@@ -67,7 +67,7 @@ def rank() -> int:
 
 def is_main() -> bool:
     """Whether this process writes the run's files; known before they have joined too."""
-    return os.environ.get("RANK", "0") == "0"
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
 
 
 def barrier() -> None:

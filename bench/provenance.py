@@ -1,5 +1,6 @@
 """Where a run's numbers come from: code, versions, machine, threads, and the settings its optimizers really had."""
 
+import json
 import os
 import platform
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
+
+from bench.launch import LAUNCHED
 
 SUITE = "rl-objective-bench"
 # What can change a number: the numerics, the models, the data and the graders; and what the records are read with.
@@ -47,7 +50,9 @@ def provenance(run: Mapping[str, Any], threads: int) -> dict[str, Any]:
         "device": run["device"],
         "device_name": _device_name(run["device"]),
         "determinism": DETERMINISM.get(run["device"], NOT_DETERMINISTIC),
-        "command": sys.argv,
+        "processes": {**run["parallel"], "rank": 0, "threads_each": threads},
+        "autocast": run["compute"]["autocast"],
+        "command": json.loads(os.environ.get(LAUNCHED, "null")) or sys.argv,
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

@@ -187,6 +187,13 @@ class Sampler:
         with self.instruments.phase("rollout"), unsharded(model.network):
             how = {"max_tokens": rollout.max_completion_tokens, "temperature": rollout.temperature}
             completions = self.generate(model, own_prompts, own_keys, **how) if own_prompts else []
+            # The slowest process's seconds belong to the tokens of all.
+            processes.barrier()
+        self.instruments.clock.count(
+            prompt=sum(map(len, prompts)) * rollout.group_size,
+            generated=processes.total_count(sum(len(c.token_ids) for own in completions for c in own)),
+            completions=len(prompts) * rollout.group_size,
+        )
         with self.instruments.phase("reward"):
             graded = iter(self._graded(model, processes.mine(problems), completions))
             members = processes.gather_items([tuple(next(graded) for _ in own) for own in completions])
@@ -194,12 +201,6 @@ class Sampler:
                 Group(problem, tuple(prompt), own, round_index, i)
                 for i, (problem, prompt, own) in enumerate(zip(problems, prompts, members, strict=True))
             ]
-            flat = [member.completion for own in members for member in own]
-            self.instruments.clock.count(
-                prompt=sum(map(len, prompts)) * rollout.group_size,
-                generated=sum(len(completion.token_ids) for completion in flat),
-                completions=len(flat),
-            )
             return processes.from_main(lambda: rewarded(self.rewarder, groups))
 
     def _graded(

@@ -41,7 +41,7 @@ class Scorer:
             parts: rows that pass through a model together, as they will in the update.
         """
         config, cast, device = self.run.rollout, self.cast, torch.device(self.run.device)
-        sampled = sampler_logps(groups, sequences.completion_ids.shape[1]).to(device)
+        sampled = sampler_logps(groups, sequences.width).to(device)
 
         def scored(model: nn.Module, score: Callable[[Sequences], Tensor]) -> Tensor:
             with self._passes(model):
@@ -116,7 +116,7 @@ class Scorer:
         """
         rows = torch.tensor(part, device=rollout.mask.device)
         piece = sequences.rows(part)
-        width = piece.completion_ids.shape[1]
+        width = piece.width
         with_gradient = self.objective.needs.entropy_gradient
         network, temperature = self.cast.policy.network, self.run.rollout.temperature
         with self._passes(network):
@@ -154,13 +154,14 @@ def by_parts(
 
     Each process passes its share of the parts through the model, and every process gets all numbers.
     """
-    ids = sequences.completion_ids
     scored = [
         (part, counts, within(model, partial(score, sequences.rows(part))))
         for part, counts in own_parts(parts, sequences, model)
     ]
-    result = torch.zeros((*ids.shape, *scored[0][2].shape[2:]), dtype=torch.float32, device=ids.device)
+    device = sequences.device
+    shape = (len(sequences), sequences.width, *scored[0][2].shape[2:])
+    result = torch.zeros(shape, dtype=torch.float32, device=device)
     for part, counts, values in scored:
         if counts:
-            result[torch.tensor(part, device=ids.device), : values.shape[1]] = values
+            result[torch.tensor(part, device=device), : values.shape[1]] = values
     return processes.total(result)

@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM as an exception, so that a run ends in good order with its files kept."""
+"""Being asked to stop: SIGTERM, or a closed terminal, as an exception, so that a run ends with its files kept."""
 
 import signal
 from typing import Any
@@ -11,7 +11,7 @@ class Interrupted(BaseException):
 
 
 class stoppable:
-    """While inside, SIGTERM raises `Interrupted` at once.
+    """While inside, SIGTERM and SIGHUP raise `Interrupted` at once.
 
     Python swallows an exception that comes while it calls back from the end of an object, so it comes again until the
     block is left.
@@ -22,7 +22,10 @@ class stoppable:
             signal.setitimer(signal.ITIMER_REAL, _SECONDS_UNTIL_AGAIN)
             raise Interrupted
 
-        self.before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGALRM)}
+        # nohup ignores SIGHUP, and that stays.
+        hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
+        numbers = [signal.SIGTERM, signal.SIGALRM, *hangup]
+        self.before = {number: signal.signal(number, stop) for number in numbers}
 
     def __exit__(self, *exception: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)

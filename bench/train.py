@@ -153,7 +153,6 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     torch.set_num_threads(run.threads)
     start_digest = checkpoint.weights_digest(start.model.network)
     processes.agree("the starting model", start_digest)
-    paths = _paths(start.model.network)
     cast = make_cast(run, start.model)
     probe(run, generate, cast.policy)
     instruments.memory.own("policy", cast.policy.network)
@@ -170,7 +169,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
     about = {
         "engine": engine_record(run),
-        "paths": paths,
+        "paths": _paths(cast.policy.network),
         "start": dict(start.about),
         "start_weights_sha256": start_digest,
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 
 from algorithms.axes.batch import Totals, group_tokens
+from bench import policy
 from bench.casting import make_cast, make_learner
 from bench.compute import enable_checkpointing, passes
 from bench.config import Run, TinyModel
@@ -19,7 +21,7 @@ from bench.learn_online import OnlineLearner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import LanguageModel, ModelUnavailable, create_tiny
-from bench.policy import Sequences, token_logps
+from bench.policy import Sequences, planned, token_logps
 from bench.rollout import Sampler, sequences_of
 from bench.store import read_jsonl
 from bench.train import execute
@@ -97,12 +99,35 @@ def test_nothing_is_read_in_the_step(each_online: str, tiny_run: MakeRun) -> Non
     credit = learner.objective.credit(rollout)
     totals = Totals.of(credit.mask, rollout.group, rollout.completion_budget)
     tokens = group_tokens(credit.mask, rollout.group)
-    assert sequences.rows(part).layout.ids.shape[0] == 1
+    planned(cast.policy.network, sequences.rows(part))
     with FakeTensorMode(allow_non_fake_inputs=True):
         batch, _ = learner.scorer.batch(part, sequences, rollout, credit, tokens)
         loss = learner.objective.loss(batch, totals).loss
         loss.backward()
     assert loss.shape == ()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dpo", "sft"])
+def test_shapes_are_made_before_the_step(algorithm: str, tiny_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No layout and no padded rectangle is made while an update is measured."""
+    coin = {} if algorithm == "sft" else {"reward.source": "random"}
+    run = tiny_run(algorithm, **{"warm_start": None, "optimizer.microbatch_sequences": 8, **coin})
+    cast = make_cast(run, create_tiny(run.model, run.alphabet, 0))
+    instruments = Instruments(PhaseClock(), MemoryMeter("cpu"))
+    learner = make_learner(run, cast, Sampler(run, run.task, sample, instruments), instruments)
+    learner.prepare()
+    made: list[str | None] = []
+    for name in ("layout_of", "pad_left", "pad_right"):
+        original = getattr(policy, name)
+
+        def noted(*arguments: Any, original: Any = original, **options: Any) -> Any:
+            made.append(instruments.clock._running)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(policy, name, noted)
+    next(iter(learner.advance()))
+    assert None in made
+    assert not {"policy_update", "critic_update"} & set(made)
 
 
 def test_checkpointing_gives_the_same_run(tiny_run: MakeRun, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from bench.config import Run
 from bench.dialect import ConfigError
 from bench.launch import membership
 from bench.learn_online import OnlineLearner, Step
+from bench.learner import microbatches
+from bench.policy import Sequences
 from bench.rollout import Collected, sequences_of
 from bench.train import set_up
 
@@ -51,12 +53,47 @@ def test_the_launchers_number_of_processes_is_the_knob(tiny_run: MakeRun, monkey
     run = tiny_run("grpo")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     joined, member = membership(run)
     assert (joined.parallel.processes, member and member.rank) == (2, 1)
     assert joined.id != run.id
     assert joined.id == tiny_run("grpo", **{"parallel.processes": 2}).id
     with pytest.raises(ConfigError, match=r"parallel.processes: 4 given, but .* one of WORLD_SIZE=2"):
         membership(tiny_run("grpo", **{"parallel.processes": 4}))
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "abc"}, "no launcher's"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "no launcher's"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "no MASTER_ADDR and MASTER_PORT"),
+    ],
+)
+def test_half_a_launchers_environment_is_a_mistake(
+    environment: dict[str, str], said: str, tiny_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=said):
+        membership(tiny_run("grpo"))
+
+
+@pytest.mark.parametrize("environment", [{"RANK": "5"}, {"RANK": "1", "WORLD_SIZE": "1"}])
+def test_a_stray_rank_leaves_a_run_its_files(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert processes.is_main()
+
+
+def test_every_process_has_a_microbatch_of_an_update(tiny_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within any limits; one of them alone would leave the others without work."""
+    sequences = Sequences.of([[5]] * 8, [[4, 2]] * 8, 0)
+    config = tiny_run("grpo", **{"optimizer.microbatch_sequences": 128}).optimizer
+    for ranks in (1, 2, 3):
+        monkeypatch.setattr(processes, "count", lambda ranks=ranks: ranks)
+        assert len(microbatches(range(8), sequences, config, packed=True)) == ranks
 
 
 def online(run: Run, folder: Path) -> OnlineLearner:
@@ -82,7 +119,7 @@ def test_dst_04_a_step_with_fewer_microbatches_is_normalised_by_its_own_tokens(
     for learner, steps in ((cut, plan), (whole, [Step(step.epoch, step.rows, [step.rows]) for step in plan])):
         scored = learner._rollout(collected, sequences, plan)
         credit = learner.objective.credit(scored)
-        records.append([learner._update(step, sequences, scored, credit) for step in steps])
+        records.append([learner._update(step, sequences, scored, credit, None) for step in steps])
     assert [record["lr"] for record in records[0]] == pytest.approx([1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
     for own, other in zip(*records, strict=True):
         assert own["grad_norm"] > 1e-3

@@ -10,6 +10,8 @@ import torch
 
 from bench.provenance import git_state, optimizer_readback, provenance
 
+COMPUTED = {"parallel": {"processes": 1, "strategy": "ddp"}, "compute": {"autocast": "none"}}
+
 
 def git(folder, *arguments):
     identity = ["-c", "user.name=Somebody", "-c", "user.email=somebody@example.org"]
@@ -64,7 +66,7 @@ def test_the_environment_of_git_does_not_name_another_checkout(checkout, tmp_pat
 
 def test_the_record_describes_this_process():
     before = datetime.now(UTC).replace(microsecond=0)
-    record = provenance({"device": "cpu", "seed": 1}, threads=3)
+    record = provenance({"device": "cpu", "seed": 1, **COMPUTED}, threads=3)
     assert record["packages"]["numpy"] == numpy.__version__
     assert record["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert record["packages"]["vllm"] is None or record["packages"]["vllm"][0].isdigit()
@@ -72,7 +74,7 @@ def test_the_record_describes_this_process():
     assert (record["device"], record["threads"]) == ("cpu", 3)
     assert record["determinism"] == "bitwise on this CPU with the same threads"
     assert before <= datetime.fromisoformat(record["started_at"]) <= datetime.now(UTC)
-    assert provenance({"device": "mps"}, threads=1)["determinism"] == "recorded, not promised"
+    assert provenance({"device": "mps", **COMPUTED}, threads=1)["determinism"] == "recorded, not promised"
 
 
 @pytest.mark.parametrize("lr", [1e-6, 3e-4])

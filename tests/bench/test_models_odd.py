@@ -1,0 +1,55 @@
+"""Models whose passes depend on more than a row's own tokens: held to where they do not, or refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, FalconH1Config, Lfm2Config, LlamaConfig, Phi3Config, PreTrainedConfig
+
+from bench.config import PretrainedModel
+from bench.models import LanguageModel, ModelUnavailable, character_tokenizer, load_pretrained, save_folder
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 15, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
+}  # fmt: skip
+LONG = {
+    "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 10, "short_factor": [1.0] * 4,
+    "long_factor": [4.0] * 4,
+}  # fmt: skip
+
+
+def model_of(config: PreTrainedConfig) -> LanguageModel:
+    torch.manual_seed(0)
+    return LanguageModel(AutoModelForCausalLM.from_config(config).eval(), character_tokenizer("0123456789+="), "plain")
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        (Phi3Config(**SMALL, original_max_position_embeddings=10, rope_parameters=LONG), 10),
+        (LlamaConfig(**SMALL, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), 64),
+        (LlamaConfig(**SMALL), 64),
+    ],
+    ids=["longrope", "linear", "default"],
+)
+def test_a_rotary_embedding_that_changes_with_the_batch_bounds_the_context(
+    config: PreTrainedConfig, context: int
+) -> None:
+    """Beyond its original length, a row scored beside a longer one has another probability than alone."""
+    assert model_of(config).context == context
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Lfm2Config(**SMALL, layer_types=["conv", "full_attention"]),
+        FalconH1Config(**SMALL, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=8),
+    ],
+    ids=["lfm2", "falcon_h1"],
+)
+def test_states_that_are_no_keys_and_values_are_refused_at_load(config: PreTrainedConfig, tmp_path: Path) -> None:
+    save_folder(model_of(config), tmp_path)
+    with pytest.raises(ModelUnavailable, match="keeps no keys and values to sample with, only attention does"):
+        load_pretrained(PretrainedModel(kind="pretrained", path=str(tmp_path)))
