@@ -147,8 +147,7 @@ def test_vlm_01_on_cuda_too_and_asleep_between_the_calls(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, "1")
     generate = VllmGenerator(VllmEngine(), lambda _: InProcess("folder", {"seed": 0}), exact=True)
     for _ in range(2):
-        found = generate(model, PROMPTS, KEYS, max_tokens=4, temperature=1.0)
-    assert [len(own) for own in found] == [2, 2]
+        assert [len(own) for own in generate(model, PROMPTS, KEYS, max_tokens=4, temperature=1.0)] == [2, 2]
     assert asked == {"enable_sleep_mode": True, "seed": 0}
     weights = [
         f"reload_weights {len(list(model.network.named_parameters()))}",
