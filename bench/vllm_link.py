@@ -34,7 +34,7 @@ class Limits:
     """Seconds that the engine may stay silent."""
 
     answer: float = 60.0
-    """To a message, which it acknowledges before it works."""
+    """To a message, which it acknowledges before it works; and while it takes weights, with a sign after each."""
     start: float = 600.0
     """While it imports vLLM and loads the model."""
     work: float = 600.0
@@ -60,11 +60,11 @@ class Child:
         """Where to read on, if the log outlives the process."""
         return "" if self.log.parent == self.folder else f"; its log is {self.log}"
 
-    def ask(self, doing: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a message and wait for what it comes to."""
+    def ask(self, doing: str, message: Mapping[str, Any], seconds: float | None = None) -> dict[str, Any]:
+        """Send a message and wait for what it comes to; `seconds` may pass between two signs, or `limits.work`."""
         self.send(doing, message)
         self.answer(doing, self.limits.answer, sign_of_life=True)
-        return self.answer(doing, self.limits.work)
+        return self.answer(doing, self.limits.work if seconds is None else seconds)
 
     def send(self, doing: str, message: Mapping[str, Any]) -> None:
         try:
@@ -210,7 +210,7 @@ class ChildEngine:
         changed = self.weights.take(network)
         if not changed and self._pushed:
             return False
-        self.child.ask("while it took the weights", {"ask": "load"})
+        self.child.ask("while it took the weights", {"ask": "load"}, seconds=self.child.limits.answer)
         self._pushed = True
         return True
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,15 +21,24 @@ SECONDS_BETWEEN_SIGNS = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
-def load_weights(llm: Any, weights: Iterator[tuple[str, Any]]) -> None:
+def load_weights(llm: Any, weights: Iterable[tuple[str, Any]], alive: Callable[[], None] = lambda: None) -> None:
     """Replace the engine's weights, and drop the keys and values that the old ones made.
 
     Args:
         weights: names as in the model's checkpoint, and tensors.
+        alive: called after each tensor, and after the work that follows the last.
     """
-    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+    llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _signed(weights, alive)})
+    alive()
     llm.apply_model(repack_tied_head)
+    alive()
     llm.reset_prefix_cache()
+
+
+def _signed(weights: Iterable[tuple[str, Any]], alive: Callable[[], None]) -> Iterator[tuple[str, Any]]:
+    for one in weights:
+        yield one
+        alive()
 
 
 def repack_tied_head(network: Any) -> None:
@@ -165,7 +174,7 @@ def serve(line: Line, memory: mmap.mmap) -> None:
         asked = line.hear()
         line.say("busy")
         if asked["ask"] == "load":
-            load_weights(llm, iter(views))
+            load_weights(llm, views, line.alive)
             line.say("done")
         else:
             line.say("done", rows=sampled(llm, asked, own_seeds=True, alive=line.alive))

@@ -1,5 +1,6 @@
 """A run small enough to train in a test, from one warm-started model that the whole session shares."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +30,8 @@ TINY: Mapping[str, Any] = {
     "tracking": {"enabled": False},
 }  # fmt: skip
 
+COUNTED = ("trained", "generated")
+
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -45,6 +48,21 @@ def tiny_run(shared_cache: Path, tmp_path: Path, own_knobs: Callable[[str], dict
         return build_run({"algorithm": algorithm, **TINY, **output}, nested({**own_knobs(algorithm), **knobs}))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def counted_alike() -> Callable[[Path], bool]:
+    """Whether the clock of a run counted the tokens that its metrics tell, trained on and sampled (THR-03)."""
+
+    def alike(folder: Path) -> bool:
+        metrics, timings = (
+            [json.loads(line) for line in (folder / name).read_text().splitlines()]
+            for name in ("metrics.jsonl", "timings.jsonl")
+        )
+        told = {name: [line[f"tokens/{name}"] for line in metrics if f"tokens/{name}" in line][-1] for name in COUNTED}
+        return told == {name: sum(line["tokens"][name] for line in timings) for name in COUNTED}
+
+    return alike
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from transformers import (
     SmolLM3Config,
 )
 
+from bench import packing
 from bench.models import Critic
 from bench.packing import PACKED_MODELS, packs
 from bench.policy import (
@@ -75,9 +76,13 @@ def alone(network: PreTrainedModel, prompt: list[int], completion: list[int], te
     return logits.log_softmax(-1)
 
 
+@pytest.mark.parametrize("few_scores", [0, 2**21], ids=["fused", "by products"])
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.model_type)
-def test_each_family_scores_packed_what_it_scores_alone(config: PreTrainedConfig) -> None:
-    """OBJ-50: values and gradients, for rotary and for absolute positions."""
+def test_each_family_scores_packed_what_it_scores_alone(
+    config: PreTrainedConfig, few_scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OBJ-50: values and gradients, for rotary and for absolute positions, by either kind of attention."""
+    monkeypatch.setattr(packing, "_FEW_SCORES", few_scores)
     network = made(config)
     assert reads_packed(network)
     prompts, completions = ragged(seed=0)

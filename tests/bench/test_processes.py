@@ -5,9 +5,11 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench import processes, stopping
 from bench.config import Run
@@ -105,23 +107,33 @@ def online(run: Run, folder: Path) -> OnlineLearner:
 def test_dst_04_a_step_with_fewer_microbatches_is_normalised_by_its_own_tokens(
     tiny_run: MakeRun, tmp_path: Path
 ) -> None:
-    """Ten microbatches in three steps, of 4, 3 and 3, under a mean over tokens: loss, gradient and learning rate of
-    each step are those of its rows in one piece."""
+    """Ten microbatches in three steps, planned as 4, 3 and 3 and taken as 4, 4 and 2, under a mean over tokens: loss,
+    gradient and learning rate of each step are those of its rows in one piece. At so low a learning rate ratios stay 1,
+    so the loss is known: minus the sum of the advantages, which are drawn, over the tokens of the step's rows."""
     rollout = {"rollout.prompts": 12, "rollout.group_size": 4, "rollout.updates_per_rollout": 3}
-    optimizer = {"optimizer.microbatch_sequences": 4, "optimizer.schedule": "linear"}
+    optimizer = {"optimizer.microbatch_sequences": 4, "optimizer.schedule": "linear", "optimizer.lr": 1e-7}
     run = tiny_run("dapo", **rollout, **optimizer, **{"budget.updates": 3, "evaluation.start": False})
     cut, whole = online(run, tmp_path / "cut"), online(run, tmp_path / "whole")
     groups = cut.sampler.groups(cut.cast.policy, cut.stream.round(0), 0)[:10]
     collected, sequences = Collected(groups, groups, 1), sequences_of(groups, cut.cast.policy.pad_id)
     plan = cut._plan(collected, sequences)
     assert [len(step.parts) for step in plan] == [4, 3, 3]
+    parts = [part for step in plan for part in step.parts]
+    plan = [Step(0, [row for part in own for row in part], own) for own in (parts[:4], parts[4:8], parts[8:])]
+    assert len(set(sequences.lengths)) > 1
+    advantage = torch.rand(sequences.mask.shape, generator=torch.Generator().manual_seed(0)) * sequences.mask
     records = []
     for learner, steps in ((cut, plan), (whole, [Step(step.epoch, step.rows, [step.rows]) for step in plan])):
         scored = learner._rollout(collected, sequences, plan)
-        credit = learner.objective.credit(scored)
+        credit = replace(learner.objective.credit(scored), advantage=advantage)
         records.append([learner._update(step, sequences, scored, credit, None) for step in steps])
-    assert [record["lr"] for record in records[0]] == pytest.approx([1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
-    for own, other in zip(*records, strict=True):
+    assert [record["lr"] for record in records[0]] == pytest.approx([1e-7, 1e-7 * 2 / 3, 1e-7 / 3])
+    trained = 0
+    for step, own, other in zip(plan, *records, strict=True):
+        tokens = sum(sequences.lengths[row] for row in step.rows)
+        trained += tokens
+        assert own["tokens/trained"] == trained
+        assert own["loss"] == pytest.approx(-float(advantage[step.rows].sum()) / tokens, rel=1e-4)
         assert own["grad_norm"] > 1e-3
         assert {name: own[name] for name in ("loss", "grad_norm")} == pytest.approx(
             {name: other[name] for name in ("loss", "grad_norm")}, rel=1e-4, abs=1e-6

