@@ -188,9 +188,7 @@ def weights_of(network: PreTrainedModel) -> Weights:
 
 
 @lru_cache(maxsize=4096)
-def product_seconds(
-    rows: int, inputs: int, outputs: int, threads: int, dtype: str = "float32", repeats: int = REPEATS
-) -> float:
+def product_seconds(rows: int, inputs: int, outputs: int, threads: int, dtype: str, repeats: int) -> float:
     """As `gemm_seconds`; measured once for each set of arguments."""
     torch.set_num_threads(threads)
     return gemm_seconds(rows, inputs, outputs, DTYPES[dtype], repeats)
@@ -208,8 +206,8 @@ def _between(rows: int, inputs: int, outputs: int, threads: int, repeats: int) -
     """Seconds of a product: between two powers of two they are near a line, and far fewer products are measured."""
     low = 2 ** math.floor(math.log2(rows))
     share = rows / low - 1
-    below = product_seconds(low, inputs, outputs, threads, repeats=repeats)
-    above = product_seconds(2 * low, inputs, outputs, threads, repeats=repeats) if share else below
+    below = product_seconds(low, inputs, outputs, threads, "float32", repeats)
+    above = product_seconds(2 * low, inputs, outputs, threads, "float32", repeats) if share else below
     return below + share * (above - below)
 
 

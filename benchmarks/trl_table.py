@@ -12,7 +12,7 @@ PHASES = (
 )  # fmt: skip
 """In the order of the table; a phase that is not named here stands after them, before `other`."""
 FLOP_A_TOKEN = {"grpo": 8, "token_mean": 8, "ppo": 18}
-"""In parameters N: 2 to sample a token and 6 to train on it; for PPO also 2 for the reference, 2 for the values and 6 for
+"""In parameters N: 2 to sample a token, 6 to train on it; for PPO also 2 for the reference, 2 for the values and 6 for
 the critic."""
 LOSS_TOLERANCE, COSINE_TOLERANCE = 1e-5, 1e-6
 
