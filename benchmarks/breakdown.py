@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 from torch.profiler import ProfilerActivity, profile
 
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "einsum", "mkl_linear", "_addmm_activation")
+PRODUCTS = ("mm", "addmm", "addmm_", "matmul", "linear", "einsum", "mkl_linear", "_addmm_activation")
+BATCHED = ("bmm", "baddbmm", "baddbmm_")
+"""Products of activations with each other. In a decoder that is attention alone: scores, and the values they weigh."""
+SOFTMAX = ("softmax", "_softmax")
+"""By its name alone an operation does not tell whether attention or drawing asked for it."""
 DRAWING = (
-    "_log_softmax", "log_softmax", "_softmax", "softmax", "logsumexp", "exp", "exp_", "log", "log_", "cumsum",
+    "_log_softmax", "log_softmax", "logsumexp", "exp", "exp_", "log", "log_", "cumsum",
     "cumsum_", "searchsorted", "gather", "sort", "topk", "argmax", "max", "multinomial", "exponential_", "isin",
     "isnan", "isfinite", "isneginf", "isposinf", "nonzero", "eq", "all", "any", "clamp", "clamp_", "count_nonzero",
 )  # fmt: skip
@@ -17,16 +21,18 @@ MOVING = (
     "_to_copy", "to", "repeat", "repeat_interleave", "gather_rows", "empty", "empty_like", "empty_strided", "new_empty",
     "zeros", "zero_", "fill_", "full", "scatter_", "resize_",
 )  # fmt: skip
-KINDS = {
-    "matrix products": PRODUCTS,
-    "drawing tokens and looking for ends": DRAWING,
-    "copies of keys, values and rows": MOVING,
-}
 ATTENTION, REST, OUTSIDE = (
-    "attention",
+    "attention, its softmax aside",
     "other operations (norms, rotation, activation, sums, views)",
     "outside operations",
 )
+KINDS = {
+    "matrix products with weights": PRODUCTS,
+    ATTENTION: BATCHED,
+    "softmax of attention and of drawing": SOFTMAX,
+    "drawing tokens and looking for ends": DRAWING,
+    "copies of keys, values and rows": MOVING,
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ def breakdown(call: Callable[[], object], seconds: float, repeats: int = 10) -> 
 
 
 def _parts(events: Iterable[tuple[str, float, int]]) -> list[Part]:
-    order = [*KINDS, ATTENTION, REST]
+    order = [*KINDS, REST]
     seconds, calls = dict.fromkeys(order, 0.0), dict.fromkeys(order, 0)
     for name, microseconds, count in events:
         kind = kind_of(name)

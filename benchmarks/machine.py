@@ -1,7 +1,7 @@
 """What this machine can do at most: matrix products, memory bandwidth and the cost of starting an operation.
 
 Every rate is the best of several repeats, because a limit is what the machine reaches when nothing disturbs it. From
-the three limits follows the least time of a decode step (`decode_roof`): no sampler of this model can be faster.
+the three limits follows the least time of a decode step (`pass_roof`): no sampler of this model can be faster.
 Prints markdown tables, and writes the same numbers as JSON where `--json` names a file:
 
     python benchmarks/machine.py --model tiny --rows 256 --tokens 25
@@ -75,6 +75,8 @@ class Weights:
     """The matrices that every decode step goes through: (inputs, outputs) and how many there are of each."""
 
     shapes: tuple[tuple[int, int, int], ...]
+    """The vocabulary head aside."""
+    head: tuple[int, int]
     num_layers: int
     cached_numbers: int
     """Keys and values of one position."""
@@ -82,7 +84,7 @@ class Weights:
     @property
     def numbers(self) -> int:
         """Weights that are multiplied with."""
-        return sum(inputs * outputs * count for inputs, outputs, count in self.shapes)
+        return math.prod(self.head) + sum(inputs * outputs * count for inputs, outputs, count in self.shapes)
 
     @property
     def ops(self) -> int:
@@ -166,8 +168,10 @@ def weights_of(network: PreTrainedModel) -> Weights:
     """The matrices of a network; those that share their input count as one."""
     found: Counter[tuple[int, int]] = Counter()
     beside: Counter[tuple[str, int]] = Counter()
+    last = network.get_output_embeddings()
+    assert isinstance(last, nn.Linear), "a language model ends in a product with its vocabulary"
     for name, module in network.named_modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear) and module is not last:
             parent, _, own = name.rpartition(".")
             if own in FUSED:
                 beside[f"{parent}.{FUSED[own]}", module.in_features] += module.out_features
@@ -180,34 +184,50 @@ def weights_of(network: PreTrainedModel) -> Weights:
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     cached = 2 * config.num_hidden_layers * heads * head_size
     shapes = tuple((inputs, outputs, count) for (inputs, outputs), count in sorted(found.items()))
-    return Weights(shapes, config.num_hidden_layers, cached)
+    return Weights(shapes, (last.in_features, last.out_features), config.num_hidden_layers, cached)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
+def product_seconds(rows: int, inputs: int, outputs: int, threads: int, dtype: str, repeats: int) -> float:
+    """As `gemm_seconds`; measured once for each set of arguments."""
+    torch.set_num_threads(threads)
+    return gemm_seconds(rows, inputs, outputs, DTYPES[dtype], repeats)
+
+
 def products_seconds(
     weights: Weights, rows: int, threads: int, dtype: str = "float32", repeats: int = REPEATS
 ) -> float:
-    """Seconds of all products of a forward pass over `rows` positions; measured once for each set of arguments."""
-    torch.set_num_threads(threads)
-    return sum(
-        count * gemm_seconds(rows, inputs, outputs, DTYPES[dtype], repeats) for inputs, outputs, count in weights.shapes
-    )
+    """Seconds of all products of a forward pass over `rows` positions, the head at each of them."""
+    every = (*weights.shapes, (*weights.head, 1))
+    return sum(count * product_seconds(rows, inner, outer, threads, dtype, repeats) for inner, outer, count in every)
 
 
-def decode_roof(weights: Weights, rows: int, positions: int, found: Limits, repeats: int = REPEATS) -> Roof:
-    """The least time of a decode step in float32 in which `rows` sequences have `positions` keys and values each.
-
-    The bandwidth is that of the measured size that is nearest to what is read.
-    """
-    # Between two powers of two the time of a product is near a line, and far fewer products are measured.
+def _between(rows: int, inputs: int, outputs: int, threads: int, repeats: int) -> float:
+    """Seconds of a product: between two powers of two they are near a line, and far fewer products are measured."""
     low = 2 ** math.floor(math.log2(rows))
     share = rows / low - 1
-    below = products_seconds(weights, low, found.threads, repeats=repeats)
-    above = products_seconds(weights, 2 * low, found.threads, repeats=repeats) if share else below
-    read = 4 * (weights.numbers + rows * positions * weights.cached_numbers)
+    below = product_seconds(low, inputs, outputs, threads, "float32", repeats)
+    above = product_seconds(2 * low, inputs, outputs, threads, "float32", repeats) if share else below
+    return below + share * (above - below)
+
+
+def pass_roof(
+    weights: Weights, rows: int, positions: int, found: Limits, repeats: int = REPEATS, logits: int | None = None
+) -> Roof:
+    """The least time of a forward pass in float32; the bandwidth is that of the measured size nearest to what is read.
+
+    Args:
+        rows: Tokens that are fed.
+        positions: Keys and values that are read, those of all sequences together.
+        logits: Tokens whose logits are computed; None for all of `rows`.
+    """
+    products = _between(logits or rows, *weights.head, found.threads, repeats)
+    for inputs, outputs, count in weights.shapes:
+        products += count * _between(rows, inputs, outputs, found.threads, repeats)
+    read = 4 * (weights.numbers + positions * weights.cached_numbers)
     nearest = min(found.bandwidth, key=lambda each: abs(math.log(each.megabytes * MEGABYTE / read)))
     return Roof(
-        products=below + share * (above - below),
+        products=products,
         memory=read / max(nearest.copy, nearest.triad),
         dispatch=weights.ops * found.dispatch_seconds,
     )
@@ -218,15 +238,19 @@ def rollout_roof(
 ) -> list[Roof]:
     """The least time of each forward pass of a rollout: the prompts, each once, then the steps with who is left.
 
+    A prompt's keys and values are read once in a step, for all of its completions that are left.
+
     Args:
         prompts: Tokens of each unique prompt.
-        lengths: Tokens of each completion, end token included; the last token of a completion is not fed.
+        lengths: Tokens of each completion, end token included, in (prompt, member) order; the last token of a
+            completion is not fed. As many a prompt.
     """
-    total, width = sum(prompts), max(prompts)
-    passes = [decode_roof(weights, total, 0, found, repeats)]
+    group = len(lengths) // len(prompts)
+    passes = [pass_roof(weights, sum(prompts), 0, found, repeats, logits=len(prompts))]
     for step in range(1, max(lengths)):
-        alive = sum(length > step for length in lengths)
-        passes.append(decode_roof(weights, alive, width + step, found, repeats))
+        alive = [sum(length > step for length in lengths[i : i + group]) for i in range(0, len(lengths), group)]
+        read = sum(prompt for prompt, members in zip(prompts, alive, strict=True) if members) + step * sum(alive)
+        passes.append(pass_roof(weights, sum(alive), read, found, repeats))
     return passes
 
 
@@ -313,7 +337,7 @@ def model_table(
                 "gflops": dict(zip(DTYPES, rates, strict=True)),
             }
             if positions == rows:
-                roof = decode_roof(weights, rows, tokens, found, repeats)
+                roof = pass_roof(weights, rows, rows * tokens, found, repeats)
                 parts = dataclasses.asdict(roof)
                 cells += "".join(f" {1000 * seconds:.3f} |" for seconds in parts.values())
                 record |= {"roof_seconds": roof.seconds, "roof": parts}
@@ -329,7 +353,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", choices=("tiny", "smollm2"), default="tiny", help="whose shapes are measured")
     parser.add_argument("--rows", type=int, default=256, help="sequences in a decode step")
-    parser.add_argument("--tokens", type=int, default=25, help="positions of each sequence")
+    parser.add_argument("--tokens", type=int, default=25, help="positions of each sequence, none of them shared")
     cores = max(1, int(usable_cores()))
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, cores}))
     parser.add_argument("--sides", type=int, nargs="+", default=SIDES, help="square products")

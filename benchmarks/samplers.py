@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 from machine import TINY
+from trl_channel import libraries_last
+from trl_machine import installed
+from trl_setup import cache_for
 
 from bench.config import Run
 from bench.generate import Generator, sample
@@ -122,19 +125,22 @@ def _lengths(rows: Sequence[Sequence[int]], ends: Sequence[int]) -> list[int]:
 
 def trl_sampler(setting: Setting, stack: ExitStack, continuous: bool = False) -> Sampler:
     """The method with which TRL's GRPOTrainer samples, from token ids to token ids."""
-    if find_spec("trl") is None:
+    if installed("trl") is None:
         raise NotInstalled("not installed (pip install trl==1.16.0)")
+    libraries_last()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from datasets import Dataset
         from trl.trainer.grpo_config import GRPOConfig
         from trl.trainer.grpo_trainer import GRPOTrainer
     folder = stack.enter_context(TemporaryDirectory(prefix="rollout_trl_"))
+    cache = cache_for(setting.rows, max(map(len, setting.prompts)), setting.max_tokens)
     config = GRPOConfig(
         output_dir=folder, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[], logging_strategy="no",
         save_strategy="no", per_device_train_batch_size=setting.rows, num_generations=setting.group,
         max_completion_length=setting.max_tokens, temperature=setting.temperature, disable_tqdm=True,
         use_transformers_continuous_batching=continuous,
+        transformers_continuous_batching_config=cache if continuous else None,
     )  # fmt: skip
     tokenizer = copy.deepcopy(setting.model.tokenizer)
     tokenizer.pad_token_id = setting.model.pad_id
@@ -173,17 +179,31 @@ def own_sampler(setting: Setting, generate: Generator = sample) -> Sampler:
     return run
 
 
+def alternating(setting: Setting) -> tuple[Setting, Setting]:
+    """The setting, and one whose weights all differ from it, by a millionth: two that an engine cannot take for one."""
+    network = copy.deepcopy(setting.model.network)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(1 + 2.0**-20)
+    return setting, replace(setting, model=replace(setting.model, network=network))
+
+
 def vllm_sampler(setting: Setting, stack: ExitStack) -> Sampler:
-    """vLLM through `engine=vllm`: its time holds the push of the weights, as in a run."""
+    """vLLM through `engine=vllm`: its time holds the push of the weights, all of which are new, as in a run.
+
+    The engine is only given weights that it does not have, so the repeats take turns between two sets of them.
+    """
     if find_spec("bench.engines") is None:
         raise NotInstalled("not installed")
     engines = import_module("bench.engines")
     threads, rows = torch.get_num_threads(), len(setting.prompts)
     run = reference_run(Path("runs/cache"), rows, setting.group, setting.max_tokens, threads, engine="vllm")
     try:
-        return own_sampler(setting, stack.enter_context(engines.engine_of(run)))
+        engine = stack.enter_context(engines.engine_of(run))
     except engines.EngineFailed:
         raise NotInstalled("not installed") from None
+    samplers = [own_sampler(each, engine) for each in alternating(setting)]
+    return lambda repeat: samplers[repeat % 2](repeat)
 
 
 SAMPLERS: dict[str, Callable[[Setting, ExitStack], Sampler]] = {

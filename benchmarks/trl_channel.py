@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 JSON = dict[str, Any]
@@ -86,4 +87,6 @@ def keep_first_gradient(optimizer: Any, network: Any, path: str) -> None:
 
 def libraries_last() -> None:
     """Let `import trl` find the library and not the script of that name in this folder, which Python looks at first."""
-    sys.path.append(sys.path.pop(0))
+    here = Path(__file__).resolve().parent
+    own = [entry for entry in sys.path if entry and Path(entry).resolve() == here]
+    sys.path[:] = [entry for entry in sys.path if entry not in own] + own

@@ -55,7 +55,18 @@ class ForeignWork:
         self.cores = max(0.0, (_busy() - busy - (self._own() - own)) / TICKS / seconds)
 
     def _own(self) -> int:
-        return sum(_process_ticks(pid) for pid in self.processes)
+        return sum(_process_ticks(pid) for pid in {*self.processes, *descendants(self.processes)})
+
+
+def descendants(processes: list[int]) -> set[int]:
+    """What these processes have started, and what that has: an engine of its own process is no foreign work."""
+    found: set[int] = set()
+    left = list(processes)
+    while left:
+        own = {int(pid) for task in Path(f"/proc/{left.pop()}/task").glob("*/children") for pid in _text(task).split()}
+        left += own - found
+        found |= own
+    return found
 
 
 def warnings(load_before: float, foreign_cores: float) -> list[str]:
@@ -75,8 +86,15 @@ def warnings(load_before: float, foreign_cores: float) -> list[str]:
 
 
 def _lines(path: str) -> list[str]:
-    file = Path(path)
-    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return _text(Path(path)).splitlines()
+
+
+def _text(file: Path) -> str:
+    """What a file says; nothing where it is not there, or its process has ended meanwhile."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _busy() -> int:

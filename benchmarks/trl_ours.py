@@ -8,6 +8,7 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from trl_channel import Channel, Laps, keep_first_gradient
 from trl_setup import NotHere, prompt_format, run_of
 
 from bench.casting import make_cast, make_learner
+from bench.config import Run
 from bench.dialect import ConfigError
-from bench.generate import Completion, sample
+from bench.engines import EngineFailed, EngineMismatch, engine_of
+from bench.generate import Completion, Generator
 from bench.instruments import Instruments
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
@@ -60,7 +63,8 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(run.threads)
     model = model_of(job)
     problems = PromptStream(run.task, run.seed, run.rollout.prompts).round(0)
-    groups = Sampler(run, run.task, sample, instruments()).groups(model, problems, 0)
+    with engine_of(run) as engine:
+        groups = Sampler(run, run.task, engine, instruments()).groups(model, problems, 0)
     if job["algorithm"] == "ppo":
         groups = [without_padding(group, model.pad_id) for group in groups]
     (folder / "rollout.json").write_text(json.dumps([as_record(group) for group in groups]))
@@ -135,14 +139,24 @@ class FrozenEngine:
         ]
 
 
+def generator(run: Run, job: dict[str, Any], tools: Instruments) -> AbstractContextManager[Generator]:
+    """What samples: the run's engine in the run's precision, or the frozen rollout, which needs no engine."""
+    if job["frozen"]:
+        return nullcontext(FrozenEngine(Path(job["folder"]) / "rollout.json"))
+    return engine_of(run, clock=tools.clock)
+
+
 def measure(channel: Channel, job: dict[str, Any]) -> None:
     """Updates on command, each with its seconds by phase, tokens and loss."""
-    run = run_of(job)
+    run, tools = run_of(job), instruments()
     torch.set_num_threads(run.threads)
-    folder, frozen = Path(job["folder"]), job["frozen"]
-    tools = instruments()
-    engine = FrozenEngine(folder / "rollout.json") if frozen else sample
-    sampler = Sampler(run, run.task, engine, tools)
+    with generator(run, job, tools) as engine:
+        work(channel, job, Sampler(run, run.task, engine, tools), tools)
+
+
+def work(channel: Channel, job: dict[str, Any], sampler: Sampler, tools: Instruments) -> None:
+    """The updates of `measure`, with a sampler that is there."""
+    run, folder, frozen = run_of(job), Path(job["folder"]), job["frozen"]
     cast = make_cast(run, model_of(job))
     learner = make_learner(run, cast, sampler, tools)
     learner.prepare()
@@ -182,6 +196,7 @@ def compare(own: str, other: str) -> dict[str, float]:
         "norm_ours": float(left.norm()),
         "norm_trl": float(right.norm()),
         "parameters_ours": len(first),
+        "parameters_trl": len(second),
         "parameters_shared": len(names),
     }
 
@@ -208,7 +223,7 @@ def main() -> None:
                 channel.answer(**compare(command["ours"], command["trl"]))
     except ConfigError as error:
         channel.answer(refused="\n".join(error.lines))
-    except (NotHere, PreparationFailed) as error:
+    except (EngineFailed, EngineMismatch, NotHere, PreparationFailed) as error:
         channel.answer(refused=str(error))
 
 

@@ -151,12 +151,14 @@ def train(channel: Channel, job: dict[str, Any]) -> None:
     ppo.batch_generation = laps.timed("rollout", counted)
     ppo.forward = laps.timed("forward", ppo.forward)
     ppo.get_reward = laps.timed("scoring", ppo.get_reward)
+    verifier = reward_model(tokenizer)
+    verifier.backbone.forward = laps.timed("reward", verifier.backbone.forward)
     trainer = ppo.PPOTrainer(
         args=ppo.PPOConfig(**settings_of(job)),
         processing_class=tokenizer,
         model=policy,
         ref_model=reference,
-        reward_model=reward_model(tokenizer),
+        reward_model=verifier,
         value_model=value,
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows[:1]),

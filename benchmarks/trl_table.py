@@ -1,4 +1,4 @@
-"""Tables of the comparison with TRL: medians and quartiles, ratios of paired repeats, shares of the floor, phases."""
+"""Tables of the comparison with TRL: medians and quartiles, ratios, shares of the floor, phases, and agreement."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,15 @@ from typing import Any
 
 Repeats = Sequence[Sequence[Mapping[str, Any]]]
 """Repeats, each of several updates."""
-PHASES = ("rollout", "reward", "ref_logp", "values", "advantage", "critic_update", "policy_update", "other")
+PHASES = (
+    "engine_start", "sync", "rollout", "reward", "old_logp", "ref_logp", "values", "advantage", "critic_update",
+    "policy_update",
+)  # fmt: skip
+"""In the order of the table; a phase that is not named here stands after them, before `other`."""
+FLOP_A_TOKEN = {"grpo": 8, "token_mean": 8, "ppo": 18}
+"""In parameters N: 2 to sample a token, 6 to train on it; for PPO also 2 for the reference, 2 for the values and 6 for
+the critic."""
+LOSS_TOLERANCE, COSINE_TOLERANCE = 1e-5, 1e-6
 
 
 def median_and_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -35,7 +43,9 @@ def phases_of(update: Mapping[str, Any]) -> dict[str, float]:
         told = update["phases"]
         if "scoring" in told:  # PPOTrainer: value and reward models are read by one function, policies by another
             update_seconds = told["forward"] + told["backward"] + told["optimizer"]
-            found = {"rollout": told["rollout"], "reward": 0.0, "values": told["scoring"]}
+            # The reward model's verdict is given inside that function; on our side grading is a phase of its own.
+            found = {"rollout": told["rollout"], "reward": told["reward"]}
+            found["values"] = told["scoring"] - told["reward"]
             found["policy_update"] = update_seconds
             return found | {"other": update["seconds"] - sum(found.values())}
         made = told.get("inputs", 0.0)
@@ -56,9 +66,28 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     return [other / own for own, other in zip(ours, theirs, strict=True)]
 
 
-def floor_seconds(num_parameters: int, tokens_an_update: float, flops: float) -> float:
-    """Seconds an update would take if only the products counted: 8 N FLOP for each token sampled and trained on."""
-    return 8 * num_parameters * tokens_an_update / flops
+def floor_seconds(algorithm: str, num_parameters: int, tokens_an_update: float, flops: float) -> float:
+    """Seconds an update would take if only the products counted: `FLOP_A_TOKEN` for each token."""
+    return FLOP_A_TOKEN[algorithm] * num_parameters * tokens_an_update / flops
+
+
+def disagreements(losses: Mapping[str, Sequence[float]], gradient: Mapping[str, float]) -> list[str]:
+    """Why both sides do not compute the same update in float32; nothing where they do.
+
+    Args:
+        losses: of the same updates, by side.
+        gradient: cosine, and how many parameters had a gradient on each side and on both.
+    """
+    found: list[str] = []
+    gaps = [abs(own - other) for own, other in zip(losses["ours"], losses["trl"], strict=True)]
+    if not all(gap <= LOSS_TOLERANCE for gap in gaps):  # a comparison with NaN is not a pass
+        found.append(f"losses differ by up to {max(gaps):.1e}, more than {LOSS_TOLERANCE:g}")
+    if not gradient["cosine"] >= 1 - COSINE_TOLERANCE:
+        found.append(f"the cosine of the gradients is 1 - {1 - gradient['cosine']:.1e}, below 1 - {COSINE_TOLERANCE:g}")
+    own, other, shared = (int(gradient[f"parameters_{side}"]) for side in ("ours", "trl", "shared"))
+    if not own == other == shared:
+        found.append(f"{own} parameters have a gradient on our side, {other} on TRL's and {shared} on both")
+    return [f"warning: {line}: both sides do not make the same update" for line in found]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -85,17 +114,16 @@ def speed_table(measured: Mapping[str, Repeats], work: Mapping[str, Any], *, upd
 
 
 def phase_table(measured: Mapping[str, Repeats]) -> str:
-    """Median seconds an update by phase and side."""
+    """Mean seconds an update by phase and side: means, because they add up to the mean update, the last row."""
     found: dict[str, dict[str, float]] = {}
     for name, repeats in measured.items():
         updates = [phases_of(update) for repeat in repeats for update in repeat]
-        found[name] = {
-            phase: statistics.median(update.get(phase, 0.0) for update in updates)
-            for phase in PHASES
-            if any(phase in update for update in updates)
-        }
-    shown = [phase for phase in PHASES if any(phase in phases for phases in found.values())]
+        phases = {phase for update in updates for phase in update}
+        found[name] = {phase: statistics.mean(update.get(phase, 0.0) for update in updates) for phase in phases}
+    known = {phase for phases in found.values() for phase in phases}
+    shown = [phase for phase in PHASES if phase in known] + sorted(known - {*PHASES, "other"}) + ["other"]
     rows = [
         [phase, *(f"{phases[phase]:.4f}" if phase in phases else "" for phases in found.values())] for phase in shown
     ]
-    return table(["seconds by phase", *found], rows)
+    rows.append(["whole update", *(f"{sum(phases.values()):.4f}" for phases in found.values())])
+    return table(["mean seconds by phase", *found], rows)

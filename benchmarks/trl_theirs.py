@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from trl_channel import Channel, Laps, keep_first_gradient, libraries_last
-from trl_setup import TRL_LOSS, run_of
+from trl_setup import TRL_LOSS, cache_for, run_of
 
 NO_LIMIT = 10**6
-PAGE_TOKENS = 16
 
 
 def arguments(run: Any, job: dict[str, Any]) -> dict[str, Any]:
@@ -66,16 +65,9 @@ def grpo_arguments(run: Any, job: dict[str, Any]) -> dict[str, Any]:
     }
     if job["continuous_batching"]:
         settings |= {"use_transformers_continuous_batching": True}
-        settings |= {"transformers_continuous_batching_config": cache_for(rows, run, job)}
+        cache = cache_for(rows, job["longest_prompt"], run.rollout.max_completion_tokens)
+        settings |= {"transformers_continuous_batching_config": cache}
     return settings
-
-
-def cache_for(rows: int, run: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """A cache of keys and values that holds the whole rollout. By itself continuous batching takes 80 % of the
-    machine's memory, anew for every rollout, which takes many seconds on a CPU."""
-    longest = job["longest_prompt"] + run.rollout.max_completion_tokens
-    pages = -(-longest // PAGE_TOKENS) + 1
-    return {"page_size": PAGE_TOKENS, "num_blocks": rows * pages, "max_batch_tokens": rows * job["longest_prompt"]}
 
 
 def prompts_of(run: Any, num_rounds: int) -> Iterator[dict[str, Any]]:
