@@ -167,7 +167,8 @@ def holding_callback(channel: Channel, laps: Laps, count: Counting, job: dict[st
                 keep_first_gradient(optimizer.optimizer, network, job["gradient"])
             optimizer.step = laps.timed("optimizer", optimizer.step)
             channel.answer(ready=True, prepare_seconds=time.perf_counter() - job["started"])
-            control.should_training_stop = not laps.hold()
+            if not laps.hold():
+                raise SystemExit  # the loop asks whether it should stop only after an update
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             losses = {"loss": float(sum(float(loss) for loss in count.losses))}
