@@ -254,7 +254,7 @@ class OnlineLearner:
         lengths = [len(m.completion.token_ids) for group in collected.sampled for m in group.members]
         progress.generated_completions += len(lengths)
         progress.generated_tokens += sum(lengths)
-        gap = largest_gap(compared, first_row=collected.carried * self.run.rollout.group_size)
+        gap = largest_gap(rollout, first_row=collected.carried * self.run.rollout.group_size)
         exact = not isinstance(self.run.engine, VllmEngine) and self.run.compute.autocast == "none"
         if exact and self.run.device == "cpu" and gap > LARGEST_MISMATCH:
             raise EngineMismatch(
