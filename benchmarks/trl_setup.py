@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 CHAIN_SUM = {"name": "chain_sum", "num_terms": 3, "num_digits": 2}
-FROZEN_LR = 1e-9
+FROZEN_LR = 1e-12
 """Learning rate where a rollout is frozen: it stays the present policy's, and a step costs the same."""
 NO_CLIP = 1e6
 PAGE_TOKENS = 16
