@@ -161,8 +161,14 @@ def _after_attention(weights: DecoderWeights, layer: LayerWeights, x: Tensor, at
     return _add(x, F.silu(gate).mul_(up), layer.down)
 
 
-def _norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, epsilon)
+def _norm(x: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
+    """x over its root mean square, times the weight where there is one."""
+    if x.dtype != torch.float32:
+        return F.rms_norm(x, (x.shape[-1],), weight, epsilon)
+    # A sum of squares in one pass: half the time of rms_norm, which is made of four on a CPU.
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    y = x * length.square_().div_(x.shape[-1]).add_(epsilon).rsqrt_()
+    return y if weight is None else y.mul_(weight)
 
 
 def _project(x: Tensor, parts: tuple[Linear, ...]) -> Tensor:

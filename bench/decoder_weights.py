@@ -29,12 +29,13 @@ Linear = tuple[Tensor, Tensor | None]
 class LayerWeights:
     """One decoder layer; projections of one input stand together, stacked into one where that pays."""
 
-    attention_norm: Tensor
+    attention_norm: Tensor | None
+    """Scale of the norm before the projection; None where the stacked weights have taken it in."""
     qkv: tuple[Linear, ...]
     head_norms: tuple[Tensor, Tensor] | None
     """Of queries and keys, over the size of a head (Qwen3)."""
     output: Linear
-    mlp_norm: Tensor
+    mlp_norm: Tensor | None
     gate_up: tuple[Linear, ...]
     down: Linear
 
@@ -111,15 +112,17 @@ def decoder_weights(network: PreTrainedModel, products: torch.dtype) -> DecoderW
 
 def _layer_weights(layer: Any, stacked: bool, products: torch.dtype) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
-    join = _stacked if stacked else tuple
+    qkv = [_linear(part, products) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]
+    gate_up = [_linear(mlp.gate_proj, products), _linear(mlp.up_proj, products)]
+    before_attention, before_mlp = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
     norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
     return LayerWeights(
-        attention_norm=layer.input_layernorm.weight,
-        qkv=join([_linear(part, products) for part in (attention.q_proj, attention.k_proj, attention.v_proj)]),
+        attention_norm=None if stacked else before_attention,
+        qkv=_stacked(qkv, before_attention) if stacked else tuple(qkv),
         head_norms=norms,
         output=_linear(attention.o_proj, products),
-        mlp_norm=layer.post_attention_layernorm.weight,
-        gate_up=join([_linear(mlp.gate_proj, products), _linear(mlp.up_proj, products)]),
+        mlp_norm=None if stacked else before_mlp,
+        gate_up=_stacked(gate_up, before_mlp) if stacked else tuple(gate_up),
         down=_linear(mlp.down_proj, products),
     )
 
@@ -128,7 +131,8 @@ def _linear(module: nn.Linear, products: torch.dtype) -> Linear:
     return module.weight.to(products), None if module.bias is None else module.bias.to(products)
 
 
-def _stacked(parts: list[Linear]) -> tuple[Linear, ...]:
-    """Several projections of one input as one; either all of them have a bias or none."""
+def _stacked(parts: list[Linear], scale: Tensor) -> tuple[Linear, ...]:
+    """Several projections of one scaled input as one; either all of them have a bias or none."""
     biases = [bias for _, bias in parts if bias is not None]
-    return ((torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None),)
+    weight = torch.cat([weight for weight, _ in parts]).mul_(scale)
+    return ((weight, torch.cat(biases) if biases else None),)
