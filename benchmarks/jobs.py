@@ -71,7 +71,9 @@ def processor_seconds() -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("knobs", nargs="*", metavar="KEY=VALUE", help="knobs of both trials")
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()

@@ -350,7 +350,9 @@ def model_table(
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--model", choices=("tiny", "smollm2"), default="tiny", help="whose shapes are measured")
     parser.add_argument("--rows", type=int, default=256, help="sequences in a decode step")
     parser.add_argument("--tokens", type=int, default=25, help="positions of each sequence, none of them shared")

@@ -150,9 +150,11 @@ def _seconds(call: Sampler, clock: Clock) -> float:
 
 def arguments() -> argparse.Namespace:
     """What was asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--model", choices=("tiny", "random", "smollm2"), default="tiny",
-                        help="random is tiny without its warm start, whose completions are longer")  # fmt: skip
+                        help="random is tiny without its warm start")  # fmt: skip
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["generate", "trl", "ours", "vllm"])
     parser.add_argument("--batches", type=int, nargs="+", help="completions side by side")
     parser.add_argument("--group", type=int, help="completions of a prompt")

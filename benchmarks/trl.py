@@ -225,7 +225,11 @@ def update_only(options: argparse.Namespace, helper: Side, made: dict[str, Any],
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    class Format(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+        """The text as it stands, and the defaults."""
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Format)
     parser.add_argument("--algorithm", choices=("grpo", "token_mean", "dpo", "ppo"), default="grpo")
     parser.add_argument("--tier", choices=("B", "C", "all"), default="all", help="B: update only; C: end to end")
     parser.add_argument("--model", choices=tuple(MODELS), default="tiny")

@@ -153,11 +153,23 @@ def _differences(variants: Mapping[str, Mapping[str, Any]]) -> dict[str, list[st
             for variant, settings in variants.items()
             if all(_has(settings, section) for section in around)
         }
-        usual, times = Counter(shown.values()).most_common(1)[0]
-        for variant, text in shown.items():
-            if times < len(shown) and not (text == usual and 2 * times > len(shown)):
-                parts[variant].append(f"{_short(key)}={text}")
+        for alike in _of_one_kind(key, variants, shown):
+            usual, times = Counter(alike.values()).most_common(1)[0]
+            for variant, text in alike.items():
+                if times < len(alike) and not (text == usual and 2 * times > len(alike)):
+                    parts[variant].append(f"{_short(key)}={text}")
     return parts
+
+
+def _of_one_kind(
+    key: str, variants: Mapping[str, Mapping[str, Any]], shown: Mapping[str, str]
+) -> Iterable[dict[str, str]]:
+    """The values among which a knob of a component is compared: those of the same kind, which brings its knobs."""
+    kind = f"{key.rpartition('.')[0]}.kind"
+    groups: dict[Any, dict[str, str]] = {}
+    for variant, text in shown.items():
+        groups.setdefault(None if key == kind else variants[variant].get(kind), {})[variant] = text
+    return groups.values()
 
 
 def _partial_sections(variants: Sequence[Mapping[str, Any]]) -> set[str]:

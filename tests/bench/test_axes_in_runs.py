@@ -44,6 +44,7 @@ def test_a_critic_warms_up_for_exactly_n_updates(warmup: int, tiny_run: MakeRun,
     assert all(not torch.equal(old, new) for old, new in pairwise(heads))
 
 
+@pytest.mark.slow
 def test_a_bonus_keeps_entropy_up(tiny_run: MakeRun, tmp_path: Path) -> None:
     """The same run with and without: a large coefficient leaves the policy more diffuse; -H enters the loss."""
     last = {}

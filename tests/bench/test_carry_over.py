@@ -150,6 +150,7 @@ def test_carried_groups_survive_a_checkpoint_to_the_last_bit(tiny_run: MakeRun, 
     assert cast.carried == []
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_with_its_carried_groups(
     tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

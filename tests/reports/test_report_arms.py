@@ -36,6 +36,24 @@ def test_seeds_and_output_make_replicates_and_nothing_else_does(tmp_path: Path):
     assert second.dash in DASHES
 
 
+def test_the_knobs_that_a_kind_brings_with_it_are_not_spelled_out(tmp_path: Path):
+    """One choice was made, and the other engine's knobs are compared among runs with that engine alone."""
+    plain = {"engine": {"kind": "builtin"}, "objective": {"mismatch": {"kind": "no_correction"}}}
+    knobs = {"kind": "vllm", "kv_cache_gib": 1.0, "max_sequences": 256, "max_mismatch": 0.1}
+    apart = {"engine": knobs, "objective": {"mismatch": {"kind": "token_truncate", "high": 2.0}}}
+    write(tmp_path, "a", algorithm="grpo", task={"name": "t"}, seed=0, **plain)
+    write(tmp_path, "b", algorithm="grpo", task={"name": "t"}, seed=0, **apart)
+    labels = [arm.label for arm in arms_of(store.read_sweep(tmp_path))]
+    assert labels == [
+        "grpo (engine=builtin, mismatch=no_correction)",
+        "grpo (engine=vllm, mismatch=token_truncate)",
+    ]
+    larger = apart | {"engine": {**knobs, "kv_cache_gib": 2.0}}
+    write(tmp_path, "c", algorithm="grpo", task={"name": "t"}, seed=0, **larger)
+    said = [line for arm in arms_of(store.read_sweep(tmp_path)) for line in (arm.label, *arm.unsaid)]
+    assert sum("kv_cache_gib=2.0" in line for line in said) == 1
+
+
 def test_the_usual_setting_is_not_spelled_out(tmp_path: Path):
     for index, (rate, clip) in enumerate([(1, 0.2), (1, 0.28), (2, 0.2), (1, 0.2)]):
         knobs = {"optimizer": {"lr": rate}, "objective": {"surrogate": {"high": clip}}}
