@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,10 @@ def test_ctrl_c_reaches_all_processes_and_the_run_can_be_resumed(short: Run) -> 
     folder = folder_of(long)
     store.write_yaml(folder / "run.yaml", long.dump())
     command = [sys.executable, "-m", "bench.cli", "run", str(folder / "run.yaml")]
-    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    # Tests that run in the background inherit that Ctrl-C is ignored; a terminal's programs do not.
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    options = {"start_new_session": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, preexec_fn=listening, **options) as process:
         while len(store.read_jsonl(folder / "metrics.jsonl").records) < 4:
             assert process.poll() is None, process.communicate()[0].decode()
             time.sleep(0.1)
