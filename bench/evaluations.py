@@ -70,7 +70,6 @@ def evaluate_final(run: Run, policy: LanguageModel, weights: str, folder: Path, 
     """Every evaluation of the final model into `folder`; a finished one is kept, a killed one goes on where it was.
 
     Args:
-        generate: the engine that samples.
         weights: the digest of the model's weights.
         name: what the manifests call the model.
         generate: the run's engine.

@@ -90,3 +90,14 @@ def libraries_last() -> None:
     here = Path(__file__).resolve().parent
     own = [entry for entry in sys.path if entry and Path(entry).resolve() == here]
     sys.path[:] = [entry for entry in sys.path if entry not in own] + own
+
+
+def take_part(train: Callable[[Channel, JSON], None]) -> None:
+    """What a side with TRL does as a process: train as it is asked to, until the measuring script has had enough."""
+    libraries_last()
+    channel = Channel()
+    channel.job["started"] = time.perf_counter()
+    import torch
+
+    torch.set_num_threads(channel.job["threads"])
+    train(channel, channel.job)

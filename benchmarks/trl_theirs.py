@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trl_channel import Channel, Laps, keep_first_gradient, libraries_last
+from trl_channel import Channel, Laps, keep_first_gradient, take_part
 from trl_setup import TRL_LOSS, cache_for, run_of
 
 NO_LIMIT = 10**6
@@ -251,17 +251,5 @@ def dpo(channel: Channel, job: dict[str, Any]) -> None:
     trainer.train()
 
 
-def main() -> None:
-    """Train until the measuring script has had enough."""
-    libraries_last()
-    channel = Channel()
-    job = channel.job
-    job["started"] = time.perf_counter()
-    import torch
-
-    torch.set_num_threads(job["threads"])
-    (dpo if job["algorithm"] == "dpo" else grpo)(channel, job)
-
-
 if __name__ == "__main__":
-    main()
+    take_part(lambda channel, job: (dpo if job["algorithm"] == "dpo" else grpo)(channel, job))
