@@ -56,13 +56,6 @@ def membership(run: Run) -> tuple[Run, Member | None]:
         return run, None
     if not (world.isdigit() and rank.isdigit() and int(rank) < int(world)):
         raise ConfigError([f"RANK={rank} and WORLD_SIZE={world} in the environment are no launcher's: unset them"])
-    if int(world) > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        raise ConfigError(
-            [
-                f"WORLD_SIZE={world} in the environment, but no MASTER_ADDR and MASTER_PORT: use bench run --processes "
-                "N, or unset WORLD_SIZE and RANK"
-            ]
-        )
     if asked not in (1, int(world)):
         raise ConfigError(
             [
@@ -72,6 +65,13 @@ def membership(run: Run) -> tuple[Run, Member | None]:
         )
     if int(world) == 1:
         return run, None
+    if not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise ConfigError(
+            [
+                f"WORLD_SIZE={world} in the environment, but no MASTER_ADDR and MASTER_PORT: use bench run --processes "
+                "N, or unset WORLD_SIZE and RANK"
+            ]
+        )
     check_devices(run, int(os.environ.get("LOCAL_WORLD_SIZE", world)))
     return change(run, {"parallel.processes": int(world)}), Member(int(rank), LAUNCHED in os.environ)
 
