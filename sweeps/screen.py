@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bench.config import Run
+from bench.engines import EngineFailed, check_installed
 from bench.store import Status
 from sweeps import ledger
 from sweeps.cores import Jobs
@@ -45,13 +46,24 @@ def print_plan(console: Console, sweep: Sweep, jobs: Jobs, command: str) -> None
     done = len(entries) - len(todo)
     say(console, f"{len(entries)} trials in {sweep.directory}: {done} done, {len(todo)} to run with {size} in training")
     print_jobs(console, jobs)
-    for line in ledger.differences(sweep):
+    for line in [*ledger.differences(sweep), *_missing(todo)]:
         say(console, f"in the way: {line}", "red")
     strays = ledger.strays(sweep)
     if strays:
         say(console, f"also in {sweep.directory}, not asked for by this specification: {', '.join(strays)}", "yellow")
     if todo:
         say(console, f"start it with: {command}")
+
+
+def _missing(runs: Sequence[Run]) -> list[str]:
+    """What these runs need and this machine lacks, each once."""
+    lines: dict[str, None] = {}
+    for run in runs:
+        try:
+            check_installed(run)
+        except EngineFailed as error:
+            lines[str(error)] = None
+    return list(lines)
 
 
 def _completions(run: Run) -> int:

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "algorithms": ("algorithms", "torch", "pydantic", "jaxtyping"),
     "tasks": ("tasks", "pydantic"),
     "bench": ("bench", "algorithms", "tasks"),
-    "sweeps": ("sweeps", "bench.config", "bench.endings", "bench.loading", "bench.store"),
+    "sweeps": ("sweeps", "bench.config", "bench.endings", "bench.engines", "bench.loading", "bench.store"),
     "reports": ("reports", "bench.evaluation", "bench.statistics", "bench.store"),
 }
 VERIFIERS = ("math_verify", "latex2sympy2_extended", "sympy", "reasoning_gym")

