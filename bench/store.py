@@ -154,6 +154,11 @@ class Status:
         """Whether the run is over, well or badly, and will not be resumed by itself."""
         return self.state in TERMINAL_STATES
 
+    @property
+    def exit_status(self) -> int:
+        """Of the command that ran it: 130 is what shells say of an interruption."""
+        return {"finished": 0, "interrupted": 130}.get(self.state, 1)
+
 
 def set_status(directory: Path, state: State, *, attempt: int, error: str | None = None) -> None:
     """Record the state of a run."""
