@@ -220,7 +220,9 @@ class MemoryMeter:
         """What was measured, in the form of `memory.json`; None is "not known" or "this run has none", never 0.
 
         Of a run that was resumed it covers what this attempt measured and what those before had by the checkpoints it
-        went on from: `attempts` of them, each phase and each figure from the attempt in which it was highest. A phase lists its roles at the moment of its own peak, so they add up to its total. The process's resident
+        went on from: `attempts` of them, each phase and each figure from the attempt in which it was highest.
+
+        A phase lists its roles at the moment of its own peak, so they add up to its total. The process's resident
         bytes are the operating system's high-water mark since the process started, libraries included.
         """
         phases = {name: {"total": peak.total, "roles": self._by_role(peak)} for name, peak in self._phases.items()}

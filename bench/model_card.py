@@ -94,7 +94,8 @@ def _about(run: Run, record: store.RunRecord) -> str:
     else:
         start = "a tiny Llama with a character tokenizer, made from scratch"
     warm = "" if run.warm_start is None else ", warm-started on worked solutions"
-    return f"Run `{record.id}` of {suite}: {(record.formula or {}).get('title', run.algorithm)} It started from {start}{warm}."
+    title = (record.formula or {}).get("title", f"{run.algorithm}.")
+    return f"Run `{record.id}` of {suite}: {title} It started from {start}{warm}."
 
 
 def _settings(run: Run, final: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -7,7 +7,6 @@ was stored in, so what is left to find is a step that is too small even for that
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from bench import sharding

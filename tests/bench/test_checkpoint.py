@@ -1,4 +1,4 @@
-"""Checkpoint folders: whole or not there, told apart byte by byte, kept by rule, and refused where they are another's."""
+"""Checkpoint folders: whole or not there, told apart byte by byte, kept by rule, refused where they are another's."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import torch
 
 from bench import checkpoint, checkpoint_folder, logs, store
 from bench.casting import make_cast
-from bench.checkpoint_folder import MARKER, NoRoom, complete, fault_of, newest_whole, prune, whole_folder
+from bench.checkpoint_folder import MARKER, NoRoom, complete, newest_whole, prune, whole_folder
 from bench.config import Run, TinyModel
 from bench.learner import Cast
 from bench.loading import ConfigError
@@ -92,10 +92,15 @@ def test_checkpoints_are_in_order_of_their_numbers_and_odd_names_are_none(tmp_pa
 
 def test_the_one_before_stays_until_the_next_is_whole(tmp_path: Path) -> None:
     before = step(tmp_path, 1)
-    with pytest.raises(ZeroDivisionError), whole_folder(tmp_path / "step_000002", {}) as partial:
-        (partial / "half").write_text("half")
-        assert not (tmp_path / "step_000002").exists()
-        raise ZeroDivisionError
+
+    def half_written() -> None:
+        with whole_folder(tmp_path / "step_000002", {}) as partial:
+            (partial / "half").write_text("half")
+            assert not (tmp_path / "step_000002").exists()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half_written()
     assert names(sorted(tmp_path.iterdir())) == [before.name]
     (tmp_path / ".step_000002.partial").mkdir()
     checkpoint_folder.clean(tmp_path)

@@ -99,7 +99,7 @@ def test_the_best_model_is_that_of_the_checkpoint_that_is_gone_on_from(
 ) -> None:
     """Stopped after a better validation and before the next checkpoint: the older best is still there, and the end is
     the undisturbed one's."""
-    knobs = {**CHOOSE, "checkpoint.every": 2, "budget.updates": 8, "validation.problems": 64}
+    knobs = {**CHOOSE, "checkpoint.every": 2, "budget.updates": 8, "validation.samples": 16}
     run = tiny_run("grpo", **knobs)
     assert execute(run, tmp_path / "straight").state == "finished"
     bests = sorted(path.name for path in (tmp_path / "straight/checkpoints").glob("best_*"))
