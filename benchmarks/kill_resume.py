@@ -50,10 +50,13 @@ TINY: Mapping[str, Any] = {
     "tracking": {"enabled": False},
 }  # fmt: skip
 OWN: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {"validation.select": "last"},
+    "dpo": {"validation.select": "last"},
     "ppo": {"critic.lr": 1e-2, "critic.warmup_updates": 1},
     "dapo": {"objective.selection.surplus": "carry_over", "rollout.old_logp": "sampler"},
 }
-COMPARED = ("metrics.jsonl", "final.json", "alarms.json", "overlap.json", "checkpoints/final/model.safetensors")
+COMPARED = ("metrics.jsonl", "final.json", "alarms.json", "overlap.json")
+NOT_COMPARED = ("complete.json", "README.md")
 # The first word that a path holds says what the run was at.
 PHASES = (
     ("step_", "checkpoint"), ("best_", "best model"), ("made_", "pairs kept"), ("README", "model card"),
@@ -143,7 +146,10 @@ def attempt(
 
 def differences(straight: Path, resumed: Path) -> list[str]:
     """Names of the files that are not as the undisturbed run's; what is missing or too much counts too."""
-    names = [*COMPARED, *sorted(f"eval/{path.name}" for path in (straight / "eval").iterdir())]
+    files = sorted(path for path in straight.rglob("*") if path.is_file())
+    # Of the checkpoints, all but their markers, which hold what memory each attempt had.
+    held = [p for p in files if p.parent.name == "eval" or ("checkpoints" in p.parts and p.name not in NOT_COMPARED)]
+    names = [*COMPARED, *(str(path.relative_to(straight)) for path in held)]
     found = [name for name in names if _content(straight / name) != _content(resumed / name)]
     state = json.loads(_content(resumed / "status.json") or b"{}").get("state")
     found += [f"status {state}"] if state != "finished" else []
@@ -228,7 +234,7 @@ def report(tallies: Mapping[str, Tally]) -> str:
 
 def main() -> int:
     """Exit status 1 where a resumed run differs, or where no kill was made."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))

@@ -25,7 +25,8 @@ from bench.rollout import Sampler
 from bench.train import execute
 
 MakeRun = Callable[..., Run]
-CHOOSE: dict[str, Any] = {"validation.select": "validation", "validation.every": 1, "optimizer.lr": 0.01}
+SMALL: dict[str, Any] = {"rollout.prompts": 4, "rollout.group_size": 4, "optimizer.microbatch_sequences": 8}
+CHOOSE = {**SMALL, "validation.select": "validation", "validation.every": 1, "optimizer.schedule": "linear"}
 SAME = ("metrics.jsonl", "final.json", "alarms.json", "eval/test.json", "eval/test.parquet", "eval/test.jsonl.zst")
 
 
@@ -99,7 +100,7 @@ def test_the_best_model_is_that_of_the_checkpoint_that_is_gone_on_from(
 ) -> None:
     """Stopped after a better validation and before the next checkpoint: the older best is still there, and the end is
     the undisturbed one's."""
-    knobs = {**CHOOSE, "checkpoint.every": 2, "budget.updates": 8, "validation.samples": 16}
+    knobs = {**CHOOSE, "rollout.updates_per_rollout": 1, "checkpoint.every": 2, "budget.updates": 6}
     run = tiny_run("grpo", **knobs)
     assert execute(run, tmp_path / "straight").state == "finished"
     bests = sorted(path.name for path in (tmp_path / "straight/checkpoints").glob("best_*"))
@@ -270,7 +271,7 @@ def test_obj_51_the_share_of_changed_parameters(tiny_run: MakeRun) -> None:
     network = create_tiny(run.model, run.task.alphabet, 0).network  # type: ignore[arg-type]
     shares: dict[torch.dtype, float] = {}
     for dtype in (torch.float32, torch.bfloat16):
-        network.to(dtype)
+        torch.nn.Module.to(network, dtype)
         before = sample_of(network)
         assert changed_share(network, before) == 0
         with torch.no_grad():
@@ -296,7 +297,7 @@ def test_obj_51_a_bfloat16_model_moves_and_a_run_that_moves_nothing_is_an_error(
     from bench.prepare import starting_model
 
     model = starting_model(warm).model
-    model.network.to(torch.bfloat16)
+    torch.nn.Module.to(model.network, torch.bfloat16)
     save_folder(model, tmp_path / "model")
     saved = json.loads((tmp_path / "model/config.json").read_text())
     assert saved["dtype"] == "bfloat16"
