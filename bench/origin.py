@@ -27,7 +27,7 @@ def origin(run: Run) -> dict[str, Any]:
 def refuse_unusable(run: Run, directory: Path) -> None:
     """Raises ConfigError where a run's checkpoints cannot be gone on from, or no new one could be written.
 
-    Nothing is loaded for it, and nothing is left behind.
+    Nothing is loaded for it, and nothing is left behind but the empty folder.
     """
     checkpoints = directory / "checkpoints"
     lines = [line for line in (_unwritable(checkpoints), foreign(run, checkpoints)) if line is not None]

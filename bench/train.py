@@ -120,8 +120,7 @@ def execute(run: Run, directory: Path) -> store.Status:
             with processes.joined(run.parallel.processes, run.device), ExitStack() as opened:
                 job = set_up(run, directory, attempt, opened)
                 resumed = resume.take_up(job.saved)
-                if resumed.final is None:
-                    train(job, resumed)
+                train(job, resumed)
                 finish(job, resumed)
         return _end(run, directory, attempt, "finished")
     except (Diverged, NotFinite) as error:
@@ -133,15 +132,13 @@ def execute(run: Run, directory: Path) -> store.Status:
         raise
     except ENDED_BY_A_SENTENCE as error:
         return _end(run, directory, attempt, "failed", str(error))
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
     except (Interrupted, KeyboardInterrupt):
         return _end(run, directory, attempt, "interrupted", f"stopped after update {_update_of(job)}")
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         return _end(run, directory, attempt, "failed", f"{error.strerror or error}{where}")
     except Exception as error:
-        if "can't allocate memory" in str(error):
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
             return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
         if run.parallel.processes > 1 and processes.is_lost_peer(error):
             return _end(run, directory, attempt, "failed", f"another process of the run ended: {error}")
@@ -218,8 +215,10 @@ def _write_known(run: Run, directory: Path) -> None:
 
 
 def train(job: Job, resumed: resume.Resumed) -> None:
-    """All updates of the budget: learn, record, validate, save."""
+    """All updates of the budget that are left: learn, record, validate, save."""
     run, learner, counters = job.run, job.learner, job.learner.cast.progress
+    if resumed.final is not None:
+        return
     if not resumed.prepared:
         learner.prepare()
         _record_time(job, update=0, metered=False)
