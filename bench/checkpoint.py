@@ -1,8 +1,8 @@
-"""Checkpoints: everything that shapes a run's future, in a folder that counts only once its marker is written, last."""
+"""Checkpoints: everything that shapes a run's future, as named tensors and plain values in folders that are whole."""
 
 import hashlib
 import json
-import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ from pydantic import ConfigDict, TypeAdapter
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from bench import processes, sharding
-from bench.learner import Cast, Progress
+from bench import checkpoint_folder, processes, sharding
+from bench.checkpoint_folder import FORMAT, MARKER, complete, step_of
+from bench.learner import Cast, Made, Progress
 from bench.models import LanguageModel, save_folder
 from bench.rollout import Group
-from bench.store import write_json
 
-MARKER = "complete.json"
+__all__ = ["CARRIED", "FORMAT", "MARKER", "complete", "step_of"]
+
 CARRIED = "carried.json"
-FORMAT = 1
+FINAL = "final"
 # A reward or log-probability may be NaN, which JSON has no number for.
 _GROUPS = TypeAdapter(list[Group], config=ConfigDict(ser_json_inf_nan="strings"))
 
@@ -34,62 +35,75 @@ def weights_digest(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Path:
-    """Write `step_NNNNNN` for the present update, then remove all but the newest `keep` whole ones.
+# Writing
+
+
+def save(
+    directory: Path,
+    cast: Cast,
+    *,
+    keep: int,
+    extra: Mapping[str, Any],
+    origin: Mapping[str, Any] | None = None,
+    needs: tuple[str, ...] = (),
+    stays: bool = False,
+) -> Path:
+    """Write `step_NNNNNN` for the present update, then remove what is no longer kept.
 
     Every process of the run calls it, for what is sharded is gathered from all of them; the main one writes.
 
     Args:
         directory: the run's `checkpoints` folder.
         extra: plain values of the training loop that a resume needs.
+        origin: which run it belongs to and what wrote it (`bench.origin`).
+        needs: names of folders in `directory` that it is not whole without.
+        stays: keep it when newer ones have come.
+
+    Raises:
+        NoRoom: the disk has not the bytes free that it takes.
     """
     final = directory / f"step_{cast.progress.update:06d}"
     states = _states(cast)
     if not processes.is_main():
         return final
-    partial = directory / f".{final.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    carried = _GROUPS.dump_json(cast.carried) if cast.carried else b""
+    room = _num_bytes(states) + len(carried)
+    checkpoint_folder.require_room(directory, room, f"the checkpoint of update {cast.progress.update}")
+    record = {**(origin or {}), "progress": asdict(cast.progress), "extra": dict(extra)}
+    with checkpoint_folder.whole_folder(final, {**record, "needs": list(needs), "stays": stays}) as partial:
         save_folder(cast.policy, partial / "policy", states.pop("policy"))
         for name, state in states.items():
             save_file(_owned(state), partial / f"{name}.safetensors")
-        if cast.carried:
-            (partial / CARRIED).write_bytes(_GROUPS.dump_json(cast.carried))
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # half a checkpoint would keep a full disk full
-        raise
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
-    write_json(final / MARKER, {"format": FORMAT, "progress": asdict(cast.progress), "extra": extra})
-    for old in complete(directory)[:-keep]:
-        shutil.rmtree(old)
+        if carried:
+            (partial / CARRIED).write_bytes(carried)
+    checkpoint_folder.prune(directory, keep, needs)
     return final
 
 
-def save_model(model: LanguageModel, folder: Path) -> None:
-    """Write an ordinary Hugging Face folder, by the main process, whole where the weights are sharded."""
+def save_model(model: LanguageModel, folder: Path, record: Mapping[str, Any] | None = None) -> None:
+    """Write an ordinary Hugging Face folder with a marker, by the main process, whole where the weights are sharded.
+
+    Raises:
+        NoRoom: the disk has not the bytes free that it takes.
+    """
     state = _whole(model.network.state_dict())
     if processes.is_main():
-        save_folder(model, folder, state)
+        checkpoint_folder.require_room(folder.parent, _num_bytes({"policy": state}), f"the model {folder.name}")
+        with checkpoint_folder.whole_folder(folder, record or {}) as partial:
+            save_folder(model, partial, state)
 
 
-def complete(directory: Path) -> list[Path]:
-    """Whole checkpoints, oldest first by number; folders without a readable marker are passed over."""
-    found: list[tuple[int, Path]] = []
-    for folder in directory.glob("step_[0-9]*[0-9]"):
-        try:
-            marker = json.loads((folder / MARKER).read_text())
-        except (OSError, ValueError):
-            continue
-        if isinstance(marker, dict) and marker.get("format") == FORMAT and {"progress", "extra"} <= marker.keys():
-            found.append((step_of(folder), folder))
-    return [folder for _, folder in sorted(found)]
+def save_made(folder: Path, made: Made, record: Mapping[str, Any]) -> None:
+    """Write what a learner made before its updates; the main process calls it."""
+    values = json.dumps(made.values, ensure_ascii=False).encode()
+    room = _num_bytes({"tensors": dict(made.tensors)}) + len(values)
+    checkpoint_folder.require_room(folder.parent, room, "what the updates learn from")
+    with checkpoint_folder.whole_folder(folder, record) as partial:
+        (partial / "values.json").write_bytes(values)
+        save_file(_owned(made.tensors), partial / "tensors.safetensors")
 
 
-def step_of(folder: Path) -> int:
-    """The update that a checkpoint's folder is named after."""
-    return int(folder.name.removeprefix("step_"))
+# Reading
 
 
 def restore(folder: Path, cast: Cast) -> dict[str, Any]:
@@ -101,10 +115,16 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
         _load_optimizer(cast.critic_optimizer, folder / "critic_optimizer.safetensors")
     carried = folder / CARRIED
     cast.carried[:] = _GROUPS.validate_json(carried.read_bytes()) if carried.exists() else []
-    marker = json.loads((folder / MARKER).read_text())
-    for name, value in asdict(Progress(**marker["progress"])).items():
-        setattr(cast.progress, name, value)
+    marker = checkpoint_folder.marker_of(folder)
+    assert not isinstance(marker, str), "a whole checkpoint was chosen"
+    set_progress(cast, marker["progress"])
     return marker["extra"]
+
+
+def set_progress(cast: Cast, values: Mapping[str, Any]) -> None:
+    """Set all counters of a run."""
+    for name, value in asdict(Progress(**values)).items():
+        setattr(cast.progress, name, value)
 
 
 def load_weights(model: LanguageModel, folder: Path) -> None:
@@ -114,9 +134,13 @@ def load_weights(model: LanguageModel, folder: Path) -> None:
     sharding.load_whole(model.network, saved.state_dict())
 
 
-def _owned(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors that share no memory with each other, as safetensors wants them."""
-    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+def load_made(folder: Path) -> Made:
+    """What `save_made` wrote."""
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "tensors.safetensors").items()}
+    return Made(json.loads((folder / "values.json").read_bytes()), tensors)
+
+
+# The parts
 
 
 def _states(cast: Cast) -> dict[str, dict[str, torch.Tensor]]:
@@ -125,6 +149,24 @@ def _states(cast: Cast) -> dict[str, dict[str, torch.Tensor]]:
     if cast.critic is not None and cast.critic_optimizer is not None:
         states |= {"critic": cast.critic.state_dict(), "critic_optimizer": _flat(cast.critic_optimizer)}
     return {name: _whole(state) for name, state in states.items()}
+
+
+def predicted_bytes(cast: Cast) -> tuple[int, int]:
+    """Bytes of a checkpoint once both optimizers have their two moments, and of the policy alone."""
+    policy = _num_bytes({"policy": cast.policy.network.state_dict()})
+    critic = 0 if cast.critic is None else _num_bytes({"critic": cast.critic.state_dict()})
+    optimizers = [one for one in (cast.optimizer, cast.critic_optimizer) if one is not None]
+    trained = [p for one in optimizers for group in one.param_groups for p in group["params"] if p.requires_grad]
+    return policy + critic + 2 * sum(p.nbytes for p in trained), policy
+
+
+def _num_bytes(states: Mapping[str, Mapping[str, torch.Tensor]]) -> int:
+    return sum(tensor.nbytes for state in states.values() for tensor in state.values())
+
+
+def _owned(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors that share no memory with each other, as safetensors wants them."""
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
 def _whole(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -152,5 +194,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, file: Path) -> None:
         index, name = key.split("/")
         parameter = parameters[int(index)]
         is_count = tensor.shape != parameter.shape  # the number of steps, which nobody cuts
-        state.setdefault(int(index), {})[name] = tensor if is_count else sharding.sharded_like(tensor, parameter)
+        # A copy: what is read from a file is aligned as the file is, on which the last bits of a sum may depend.
+        own = tensor.clone() if is_count else sharding.sharded_like(tensor.clone(), parameter)
+        state.setdefault(int(index), {})[name] = own
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -92,7 +92,14 @@ def _cadences(run: Run) -> Iterator[str]:
             "or there is nothing to select from"
         )
     if run.checkpoint.every == 0:
-        yield from dead_knob(run.checkpoint, "checkpoint", "keep", "checkpoint.every is 0")
+        for knob in ("keep", "keep_every"):
+            yield from dead_knob(run.checkpoint, "checkpoint", knob, "checkpoint.every is 0")
+    elif run.checkpoint.keep_every % run.checkpoint.every:
+        yield (
+            f"checkpoint.keep_every: {run.checkpoint.keep_every} given, must be a multiple of checkpoint.every = "
+            f"{run.checkpoint.every}, because only what is written can stay; such as "
+            f"{_multiple(run.checkpoint.keep_every, run.checkpoint.every)}"
+        )
     mistake = uri_mistake(run.tracking_uri)
     if mistake is not None:
         yield mistake

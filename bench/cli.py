@@ -105,11 +105,12 @@ def run(
         from bench.account import account
         from bench.engines import refuse_missing
         from bench.launch import launch, leave, membership, take_part
+        from bench.origin import placed
         from bench.store import read_run, read_status
 
         config, member = membership(config)
         refuse_missing(config)
-        directory = Path(config.output.root) / config.output.sweep / config.id
+        config, directory = placed(config, arguments or [])
         if member is not None and (member.rank > 0 or member.by_us):
             take_part(config, directory, member)
         try:
@@ -127,8 +128,8 @@ def run(
             typer.echo(line)
         typer.echo(f"{directory}: {status.state}{f', {status.error}' if status.error else ''}")
         if member is not None:
-            leave(0 if status.state == "finished" else 1)
-        raise typer.Exit(0 if status.state == "finished" else 1)
+            leave(status.exit_status)
+        raise typer.Exit(status.exit_status)
 
 
 @app.command()

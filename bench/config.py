@@ -222,6 +222,8 @@ class Checkpoint(Section):
     """Updates between two checkpoints; 0 keeps the final model alone."""
     keep: Count = 1
     """How many of the newest stay."""
+    keep_every: CountOrZero = 0
+    """Updates between two checkpoints that stay for good, beside the newest; 0 keeps none for good."""
 
 
 class Output(Section):

@@ -18,6 +18,7 @@ from bench.config import Run
 from bench.dialect import ConfigError
 from bench.endings import killed
 from bench.loading import change
+from bench.origin import refuse_unusable
 from bench.stopping import Interrupted, stoppable
 
 LAUNCHED = "BENCH_LAUNCHED"
@@ -97,6 +98,7 @@ def launch(run: Run, directory: Path, command: Sequence[str] = (sys.executable, 
     if before.terminal and before.state != "failed":
         return
     check_devices(run, run.parallel.processes)
+    refuse_unusable(run, directory)
     store.write_yaml(directory / "run.yaml", run.dump())
     store.set_status(directory, "pending", attempt=before.attempt)
     port = _free_port()

@@ -137,6 +137,11 @@ class MemoryMeter:
         self._owned: set[str] = set()
         self._phases: dict[str, Peak] = {}
         self._cuda_peaks: tuple[int, int] | None = None
+        self._earlier: dict[str, Any] | None = None
+
+    def add(self, report: dict[str, Any]) -> None:
+        """Take in what an earlier attempt of the run had measured up to the checkpoint that this one goes on from."""
+        self._earlier = report
 
     def own(self, role: str, source: torch.nn.Module | Optimizer | Iterable[torch.Tensor]) -> None:
         """Say whose some tensors are. They are held weakly, so owning a batch does not keep it alive.
@@ -214,10 +219,17 @@ class MemoryMeter:
     def report(self) -> dict[str, Any]:
         """What was measured, in the form of `memory.json`; None is "not known" or "this run has none", never 0.
 
+        Of a run that was resumed it covers what this attempt measured and what those before had by the checkpoints it
+        went on from: `attempts` of them, each phase and each figure from the attempt in which it was highest.
+
         A phase lists its roles at the moment of its own peak, so they add up to its total. The process's resident
         bytes are the operating system's high-water mark since the process started, libraries included.
         """
         phases = {name: {"total": peak.total, "roles": self._by_role(peak)} for name, peak in self._phases.items()}
+        earlier: dict[str, Any] = self._earlier or {}
+        for name, before in earlier.get("phases", {}).items():
+            if name not in phases or before["total"] > phases[name]["total"]:
+                phases[name] = before
         allocated, reserved = self._cuda_peaks or (None, None)
         peak = None
         if phases:
@@ -228,13 +240,18 @@ class MemoryMeter:
             "kind": "measured",
             "phases": phases,
             "peak": peak,
-            "process_rss_bytes": peak_resident_bytes(),
-            "gpu_allocated_bytes": allocated,
-            "gpu_reserved_bytes": reserved,
+            "process_rss_bytes": _highest(peak_resident_bytes(), earlier.get("process_rss_bytes")),
+            "gpu_allocated_bytes": _highest(allocated, earlier.get("gpu_allocated_bytes")),
+            "gpu_reserved_bytes": _highest(reserved, earlier.get("gpu_reserved_bytes")),
+            "attempts": 1 + earlier.get("attempts", 0),
         }
 
     def _by_role(self, peak: Peak) -> dict[str, int | None]:
         return {role: None if role in OWNED_ROLES and role not in self._owned else peak.roles[role] for role in ROLES}
+
+
+def _highest(*figures: int | None) -> int | None:
+    return max((figure for figure in figures if figure is not None), default=None)
 
 
 def peak_resident_bytes() -> int | None:

@@ -109,24 +109,6 @@ def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
                 raise
 
 
-def truncate_jsonl(path: Path, last_update: int) -> None:
-    """Keep the lines whose `update` is at most `last_update`; a resume from a checkpoint writes the later ones again.
-
-    The kept lines stay as they were, byte for byte; a line torn by a kill goes. A file that does not exist stays so.
-    """
-    if path.exists():
-        lines = [line + b"\n" for line in path.read_bytes().split(b"\n")]
-        records = [(line, _parse_line(line)) for line in lines]
-        write_bytes(
-            path,
-            b"".join(
-                line
-                for line, record in records
-                if record and isinstance(n := record.get("update"), int) and n <= last_update
-            ),
-        )
-
-
 def _finite(value: Any) -> Any:
     """The same value with null in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
@@ -153,6 +135,11 @@ class Status:
     def terminal(self) -> bool:
         """Whether the run is over, well or badly, and will not be resumed by itself."""
         return self.state in TERMINAL_STATES
+
+    @property
+    def exit_status(self) -> int:
+        """Of the command that ran it: 130 is what shells say of an interruption."""
+        return {"finished": 0, "interrupted": 130}.get(self.state, 1)
 
 
 def set_status(directory: Path, state: State, *, attempt: int, error: str | None = None) -> None:

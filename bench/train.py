@@ -1,10 +1,9 @@
 """Training: one run from its configuration to its files, read top to bottom."""
 
-import math
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +12,14 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from bench import checkpoint, processes, store
+from bench import checkpoint, processes, resume, store
 from bench.alarms import Watch, alarms_of, as_records
 from bench.casting import make_cast, make_learner
 from bench.catalog import load_preset
+from bench.checkpoint_folder import NoRoom
 from bench.config import Run
 from bench.decoder_weights import decodes_natively
+from bench.dialect import ConfigError
 from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
@@ -27,8 +28,11 @@ from bench.instruments import Instruments
 from bench.learner import Learner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
+from bench.model_card import write_card
 from bench.models import LanguageModel, ModelUnavailable
+from bench.moved import Unmoved, changed_share, sample_of, unmoved_sentence
 from bench.optimize import Diverged
+from bench.origin import refuse_unusable
 from bench.policy import reads_packed
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
@@ -51,17 +55,16 @@ ENDED_BY_A_SENTENCE = (
     EngineFailed,
     EngineMismatch,
     RewardMistake,
+    NoRoom,
+    Unmoved,
 )
 """Failures whose message says what to change; a traceback would add nothing."""
 
 
 @dataclass
 class Live:
-    """What the loop remembers: the best validation so far with its update, the alarms raised, and when the tracker was
-    last told."""
+    """What the loop remembers: the alarms raised, and when the tracker was last told."""
 
-    best_update: int = 0
-    best_score: float = -math.inf
     watch: Watch = field(default_factory=Watch)
     tracked_at: float = field(default_factory=time.monotonic)
 
@@ -78,11 +81,13 @@ class Job:
     instruments: Instruments
     generate: Generator
     """The run's engine; samples for training, validation and evaluation alike."""
+    start_weights: str
+    """Digest of the weights that the run starts from."""
+    start_sample: Mapping[str, torch.Tensor]
+    """Some of those weights, to tell how many have changed."""
+    saved: resume.Place
+    """Where the run stands, on the disk."""
     live: Live = field(default_factory=Live)
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / "checkpoints"
 
     @property
     def policy(self) -> LanguageModel:
@@ -94,10 +99,15 @@ def execute(run: Run, directory: Path) -> store.Status:
 
     Failures of the run (diverged, out of memory, nothing to learn) are states with a sentence, not exceptions. Where
     several processes share the run, each of them calls this; the main one writes.
+
+    Raises:
+        ConfigError: the run cannot begin as asked, such as for a checkpoint of another one; it stays as it was.
     """
     status = store.read_status(directory)
     if status.terminal and status.state != "failed":
         return status
+    if processes.is_main():
+        refuse_unusable(run, directory)
     attempt = status.attempt + 1
     if processes.is_main():
         store.set_status(directory, "running", attempt=attempt)
@@ -109,22 +119,26 @@ def execute(run: Run, directory: Path) -> store.Status:
                 prepare([run])
             with processes.joined(run.parallel.processes, run.device), ExitStack() as opened:
                 job = set_up(run, directory, attempt, opened)
-                train(job)
-                finish(job)
+                resumed = resume.take_up(job.saved)
+                train(job, resumed)
+                finish(job, resumed)
         return _end(run, directory, attempt, "finished")
     except (Diverged, NotFinite) as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
+    except ConfigError as error:
+        if run.parallel.processes > 1:  # the others have joined, and would wait
+            return _end(run, directory, attempt, "failed", "; ".join(error.lines))
+        store.set_status(directory, status.state, attempt=status.attempt, error=status.error)
+        raise
     except ENDED_BY_A_SENTENCE as error:
         return _end(run, directory, attempt, "failed", str(error))
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
     except (Interrupted, KeyboardInterrupt):
         return _end(run, directory, attempt, "interrupted", f"stopped after update {_update_of(job)}")
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         return _end(run, directory, attempt, "failed", f"{error.strerror or error}{where}")
     except Exception as error:
-        if "can't allocate memory" in str(error):
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
             return _end(run, directory, attempt, "oom", f"out of memory at update {_update_of(job) + 1}: {error}")
         if run.parallel.processes > 1 and processes.is_lost_peer(error):
             return _end(run, directory, attempt, "failed", f"another process of the run ended: {error}")
@@ -164,6 +178,9 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         instruments.memory.own("optimizer", cast.critic_optimizer)
     sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
     learner = make_learner(run, cast, sampler, instruments)
+    place = resume.Place(run, directory, learner, instruments)
+    if processes.is_main():
+        resume.require_room(place)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
@@ -176,7 +193,8 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     if processes.is_main():
         written = provenance(run.dump(), threads=torch.get_num_threads())
         store.write_json(directory / "provenance.json", {**written, "optimizers": optimizers, **about})
-    return Job(run, directory, attempt, start, learner, instruments, generate)
+    sample = sample_of(cast.policy.network)
+    return Job(run, directory, attempt, start, learner, instruments, generate, start_digest, sample, place)
 
 
 def _paths(network: PreTrainedModel) -> dict[str, str]:
@@ -196,12 +214,15 @@ def _write_known(run: Run, directory: Path) -> None:
     store.write_json(directory / "formula.json", formula)
 
 
-def train(job: Job) -> None:
-    """All updates of the budget: learn, record, validate, save."""
+def train(job: Job, resumed: resume.Resumed) -> None:
+    """All updates of the budget that are left: learn, record, validate, save."""
     run, learner, counters = job.run, job.learner, job.learner.cast.progress
-    learner.prepare()
-    _record_time(job, update=0, metered=False)
-    _resume(job)
+    if resumed.final is not None:
+        return
+    if not resumed.prepared:
+        learner.prepare()
+        _record_time(job, update=0, metered=False)
+        resume.save_prepared(job.saved)
     for record in store.read_jsonl(job.directory / "metrics.jsonl").records:
         job.live.watch.see(record)
     label = f"{run.algorithm} seed {run.seed}"
@@ -219,7 +240,9 @@ def train(job: Job) -> None:
                 job.instruments.memory.metering = metered
                 advance(1, _remark(record))
             job.instruments.memory.metering = False
-            _save(job)
+            resume.save(job.saved)
+    if checkpoint.weights_digest(job.policy.network) == job.start_weights:
+        raise Unmoved(unmoved_sentence(counters.update, run.optimizer.lr))
 
 
 def _is_metered(run: Run, update: int, step: int) -> bool:
@@ -258,9 +281,8 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
         with job.instruments.phase("validation"):
             score = _together(job, lambda generate: pass_at_1(evaluate(job.policy, job.run.task, plan, generate)))
         record = {**record, "validation/pass@1": score}
-        if config.select == "validation" and score > job.live.best_score:
-            job.live.best_update, job.live.best_score = update, score
-            checkpoint.save_model(job.policy, job.checkpoints / "best")
+        if config.select == "validation" and score > job.saved.best.score:
+            resume.save_best(job.saved, update, score)
     if not processes.is_main():
         return
     if len(record) > 1:
@@ -278,62 +300,32 @@ def _together(job: Job, work: Callable[[Generator], Result]) -> Result:
         return processes.with_help(job.generate, job.policy, work)
 
 
-def _save(job: Job) -> None:
-    config, update = job.run.checkpoint, job.learner.cast.progress.update
-    step = job.learner.updates_per_advance
-    if config.every and update // config.every > (update - step) // config.every and update < job.run.budget.updates:
-        extra = {"best_update": job.live.best_update, "best_score": job.live.best_score}
-        checkpoint.save(job.checkpoints, job.learner.cast, keep=config.keep, extra=extra)
-
-
-def _resume(job: Job) -> None:
-    """Continue from the newest whole checkpoint; metrics beyond it are cut off, for they will be written again."""
-    newest = processes.from_main(lambda: _newest(job))
-    if newest is not None:
-        extra = checkpoint.restore(newest, job.learner.cast)
-        if extra["best_score"] is not None:  # JSON has no infinity: null is "none yet"
-            job.live.best_update, job.live.best_score = extra["best_update"], extra["best_score"]
-    if processes.is_main():
-        last = -1 if newest is None else job.learner.cast.progress.update
-        store.truncate_jsonl(job.directory / "metrics.jsonl", last)
-
-
-def _newest(job: Job) -> Path | None:
-    """The newest checkpoint up to which the metrics are whole."""
-    found = checkpoint.complete(job.checkpoints)
-    if found and not _metrics_reach(job.directory / "metrics.jsonl", found[-1]):
-        print(
-            f"{job.directory}: metrics.jsonl lost lines before the checkpoint, so the run starts over", file=sys.stderr
-        )
-        return None
-    return found[-1] if found else None
-
-
-def _metrics_reach(path: Path, folder: Path) -> bool:
-    """Whether every update up to the checkpoint is in the log, which a power cut or a hand may have cut short."""
-    logged = {record.get("update") for record in store.read_jsonl(path).records}
-    return set(range(1, checkpoint.step_of(folder) + 1)) <= logged
-
-
-def finish(job: Job) -> None:
-    """The final model by the run's rule, its one evaluation on the test split, and the sums of the meters."""
-    run, policy = job.run, job.policy
-    chosen = run.budget.updates
-    if run.validation.select == "validation":
-        checkpoint.load_weights(policy, job.checkpoints / "best")
-        chosen = job.live.best_update
-    checkpoint.save_model(policy, job.checkpoints / "final")
+def finish(job: Job, resumed: resume.Resumed) -> None:
+    """The final model by the run's rule, its one evaluation on the test split, its card, and the sums of the meters."""
+    run, policy, known = job.run, job.policy, resumed.final
+    chosen = job.learner.cast.progress.update if known is None else known["chosen"]
+    if known is None and run.validation.select == "validation":
+        checkpoint.load_weights(policy, job.saved.checkpoints / job.saved.best.name)
+        chosen = job.saved.best.update
     digest = checkpoint.weights_digest(policy.network)
     processes.agree("the final model", digest)
+    if known is None:
+        resume.save_final(job.saved, chosen, digest)
     name, folder = f"{run.algorithm} seed {run.seed} update {chosen}", job.directory / "eval"
+    final = {
+        "update": chosen,
+        "weights_sha256": digest,
+        "changed_share": changed_share(policy.network, job.start_sample),
+    }
     if processes.is_main():
-        store.write_json(job.directory / "final.json", {"update": chosen, "weights_sha256": digest})
+        store.write_json(job.directory / "final.json", final)
     _together(job, lambda generate: evaluate_final(run, policy, digest, folder, name, generate))
     if not processes.is_main():
         return
     store.write_json(job.directory / "memory.json", job.instruments.memory.report())
     timings = store.read_jsonl(job.directory / "timings.jsonl").records
     store.write_json(job.directory / "throughput.json", throughput(timings))
+    write_card(run, job.directory, final)
 
 
 def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import store
-from bench.loading import flat
+from bench.loading import ConfigError, flat
 from sweeps.executors import Busy, Exit, take_lock
 from sweeps.grid import Sweep, Trial
 
@@ -114,9 +114,21 @@ def _changed(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 def _recorded(directory: Path) -> list[dict[str, Any]]:
-    """The trials that earlier versions of the sweep asked for."""
+    """The trials that earlier versions of the sweep asked for.
+
+    Raises:
+        ConfigError: the record is there and cannot be read.
+    """
     path = directory / "sweep.json"
-    return json.loads(path.read_bytes())["trials"] if path.exists() else []
+    try:
+        trials = json.loads(path.read_bytes())["trials"] if path.exists() else []
+        if not all(isinstance(trial["id"], str) for trial in trials):
+            raise TypeError
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(
+            [f"{path} is damaged; it lists the trials asked for before: move it away, and it is written anew"]
+        ) from None
+    return trials
 
 
 def _record(trial: Trial) -> dict[str, Any]:

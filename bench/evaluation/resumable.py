@@ -69,9 +69,10 @@ def evaluate_once(
         ConfigError: another process is making the same evaluation.
     """
     manifest = finished(place, key)
-    if manifest is not None and manifest["ks"] == list(ks):
-        return manifest, True
     path = place.journals / f".{place.name}.{key[:12]}.journal.jsonl"
+    if manifest is not None and manifest["ks"] == list(ks):
+        path.unlink(missing_ok=True)  # a kill came between the last file and this
+        return manifest, True
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(f"{path}.lock", timeout=0):

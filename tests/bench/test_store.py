@@ -72,19 +72,6 @@ def test_an_exception_while_writing_keeps_the_old_file(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_resume_cuts_the_log_back_byte_for_byte(tmp_path: Path):
-    path = tmp_path / "metrics.jsonl"
-    for update in range(6):
-        store.append_jsonl(path, {"update": update, "lr": 1e-6 * update, "name": "é"})
-    expected = b"".join(path.read_bytes().splitlines(keepends=True)[:4])
-    with path.open("ab") as file:
-        file.write(b'{"update": 2, "tor')
-    store.truncate_jsonl(path, 3)
-    assert path.read_bytes() == expected
-    store.truncate_jsonl(tmp_path / "absent.jsonl", 3)
-    assert not (tmp_path / "absent.jsonl").exists()
-
-
 def test_a_line_after_a_torn_one_is_not_lost(tmp_path: Path):
     path = tmp_path / "timings.jsonl"
     path.write_bytes(b'{"update": 1}\n{"update": 2, "sec')

@@ -24,7 +24,10 @@ from bench.generate import Completion, sample
 from bench.generate_vllm import VllmGenerator
 from bench.models import LanguageModel, create_tiny, load_pretrained
 from bench.policy import Sequences, completion_logits, token_logps
+from bench.problems import load_problems
+from bench.prompting import prompt_texts
 from bench.seeding import stream_key
+from bench.statistics import accuracy_interval
 from bench.train import execute
 
 MakeRun = Callable[..., Run]
@@ -300,3 +303,50 @@ def test_pairs_are_sampled_with_the_engine_too(
     status = execute(run, tmp_path / "run")
     assert status.state == "finished", status.error
     assert counted_alike(tmp_path / "run")
+
+
+def test_a_final_model_opened_in_vllm_answers_as_its_evaluation_says(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """The folder as it is, in an engine that knows nothing of this suite; the accuracy is within the interval that the
+    evaluation and these samples leave together."""
+    run = tiny_run("grpo", **{"evaluation.problems": 50, "evaluation.samples": 32, "evaluation.start": False})
+    status = execute(run, tmp_path / "run")
+    assert status.state == "finished", status.error
+    problems = load_problems(run.task, "test", 0, 50)
+    asked = {
+        "model": str(tmp_path / "run/checkpoints/final"),
+        "prompts": prompt_texts(run.task, problems, run.prompt),
+        "samples": 32,
+        "tokens": run.rollout.max_completion_tokens,
+    }
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    files = [str(tmp_path / name) for name in ("asked.json", "told.json")]
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", BARE_VLLM, *files], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads((tmp_path / "told.json").read_text())
+    rates = [
+        sum(run.task.grade(problem, text).correct is True for text in own) / len(own)
+        for problem, own in zip(problems, told, strict=True)
+    ]
+    estimates = store.read_run(tmp_path / "run").estimates("test")
+    assert estimates is not None
+    theirs, ours = sum(rates) / len(rates), estimates.pass_at(1)
+    # The problems are the same, so only the draws differ: two samples of 32 on each.
+    spread = sum(2 * rate * (1 - rate) / 32 for rate in ours) ** 0.5 / len(ours)
+    print(f"evaluation {ours.mean():.4f}, vLLM {theirs:.4f}, standard error of the difference {spread:.4f}")
+    assert abs(theirs - ours.mean()) < 3 * spread
+    interval = accuracy_interval(ours)
+    assert interval.low <= theirs <= interval.high
+
+
+BARE_VLLM = """
+import json, sys
+from vllm import LLM, SamplingParams
+asked = json.load(open(sys.argv[1]))
+engine = LLM(asked["model"], dtype="float32", enforce_eager=True, seed=0)
+how = SamplingParams(n=asked["samples"], temperature=1.0, max_tokens=asked["tokens"], seed=1)
+told = engine.generate(asked["prompts"], how, use_tqdm=False)
+json.dump([[one.text for one in answer.outputs] for answer in told], open(sys.argv[2], "w"))
+"""

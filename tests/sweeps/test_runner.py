@@ -289,6 +289,18 @@ def test_a_moved_sweep_goes_on_where_it_is_now(bench):
     assert not (bench.here / "runs").exists()
 
 
+def test_a_damaged_record_of_the_sweep_is_a_sentence(bench):
+    """Cut short, of another form, and without the names of its trials."""
+    path = bench.directory / "sweep.json"
+    path.parent.mkdir(parents=True)
+    for content in ('{"trials": [', "[]", '{"trials": [{"algorithm": "grpo"}]}', '{"trials": 3}'):
+        path.write_text(content)
+        assert bench.run() == 2
+        assert f"{path} is damaged; it lists the trials asked for before: move it away" in bench.said.replace("\n", " ")
+    path.unlink()
+    assert bench.run() == 0
+
+
 def test_mistakes_end_with_status_2_and_no_process(bench):
     assert bench.run("optimizer.learning_rate=1") == 2
     assert "did you mean optimizer.lr?" in bench.said

@@ -1,0 +1,200 @@
+"""Saving where a run stands, and going on from there to the same end, bit for bit, as if nothing had happened."""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import checkpoint, checkpoint_folder, logs, processes
+from bench.config import Run
+from bench.dialect import ConfigError
+from bench.instruments import Instruments
+from bench.learner import Learner
+from bench.origin import origin
+
+
+@dataclass
+class Best:
+    """The best validation so far, whose weights lie in a folder of their own until the run has chosen."""
+
+    update: int = 0
+    score: float = -math.inf
+
+    @property
+    def name(self) -> str:
+        """Its folder: named by the update, so that a newer one does not take the place of one that a resume needs."""
+        return f"best_{self.update:06d}"
+
+    @property
+    def known(self) -> bool:
+        """Whether there is one yet."""
+        return self.score > -math.inf
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run's directory with what of the run is saved there."""
+
+    run: Run
+    directory: Path
+    learner: Learner
+    instruments: Instruments
+    best: Best = field(default_factory=Best)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        return self.directory / "checkpoints"
+
+    @property
+    def shared(self) -> list[str]:
+        """Folders beside the checkpoints that the next one is not whole without."""
+        best = [self.best.name] if self.best.known else []
+        return [*best, *([] if self.learner.made is None else [f"made_{self.learner.made}"])]
+
+    def standing(self) -> dict[str, Any]:
+        """What the training loop knows beside models and counters: logs, the best so far, memory as measured."""
+        best = {"update": self.best.update, "score": self.best.score} if self.best.known else None
+        return {
+            "logs": logs.position(self.directory),
+            "best": best,
+            "memory": self.instruments.memory.report(),
+        }
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """From where a run goes on."""
+
+    prepared: bool
+    """Whether the learner has what it made before its first update."""
+    final: dict[str, Any] | None = None
+    """Of a run that is trained to its end: which update was chosen, and the digest of its weights."""
+
+
+# Saving
+
+
+def save_prepared(place: Place) -> None:
+    """Keep what the learner made before its updates, where checkpoints are kept and there is any."""
+    learner = place.learner
+    if learner.made is None or not place.run.checkpoint.every or not processes.is_main():
+        return
+    folder = place.checkpoints / f"made_{learner.made}"
+    if checkpoint_folder.fault_of(folder, deep=False) is not None:
+        checkpoint.save_made(folder, learner.put_down(), {**origin(place.run), "extra": place.standing()})
+
+
+def save(place: Place) -> None:
+    """A checkpoint if the advance that has just ended passed a multiple of `checkpoint.every`; never of the end."""
+    config, update = place.run.checkpoint, place.learner.cast.progress.update
+    if update >= place.run.budget.updates or not _passed(place, config.every):
+        return
+    save_prepared(place)
+    checkpoint.save(
+        place.checkpoints,
+        place.learner.cast,
+        keep=config.keep,
+        extra=place.standing() if processes.is_main() else {},
+        origin=origin(place.run),
+        needs=tuple(place.shared),
+        stays=_passed(place, config.keep_every),
+    )
+
+
+def _passed(place: Place, every: int) -> bool:
+    update = place.learner.cast.progress.update
+    return every > 0 and update // every > (update - place.learner.updates_per_advance) // every
+
+
+def save_best(place: Place, update: int, score: float) -> None:
+    """Keep the present weights as the best so far; those of before go as soon as no checkpoint needs them."""
+    place.best.update, place.best.score = update, score
+    checkpoint.save_model(place.learner.cast.policy, place.checkpoints / place.best.name, origin(place.run))
+    if processes.is_main():
+        checkpoint_folder.prune(place.checkpoints, place.run.checkpoint.keep, place.shared)
+
+
+def save_final(place: Place, chosen: int, weights: str) -> None:
+    """The final model, after which nothing is trained any more, whenever the run is killed."""
+    extra = {**(place.standing() if processes.is_main() else {}), "chosen": chosen, "weights_sha256": weights}
+    record = {**origin(place.run), "progress": vars(place.learner.cast.progress), "extra": extra}
+    checkpoint.save_model(place.learner.cast.policy, place.checkpoints / checkpoint.FINAL, record)
+
+
+def require_room(place: Place) -> None:
+    """Raises ConfigError where the disk has no room for what the run will keep; told before anything is trained."""
+    run, cast = place.run, place.learner.cast
+    whole, model = checkpoint.predicted_bytes(cast)
+    every = run.checkpoint.every
+    # A new one is written before the oldest goes.
+    kept = min(run.checkpoint.keep + 1, (run.budget.updates - 1) // every) if every else 0
+    stay = (run.budget.updates - 1) // run.checkpoint.keep_every if run.checkpoint.keep_every else 0
+    models = 3 if run.validation.select == "validation" else 1
+    used = sum(path.stat().st_size for path in place.checkpoints.rglob("*") if path.is_file())
+    try:
+        needed = max(0, (kept + stay) * whole + models * model - used)
+        checkpoint_folder.require_room(place.checkpoints, needed, f"what the run keeps ({kept + stay} checkpoints)")
+    except checkpoint_folder.NoRoom as error:
+        raise ConfigError([str(error)]) from None
+
+
+# Resuming
+
+
+def take_up(place: Place) -> Resumed:
+    """Put everything as it was at the newest point that is whole; logs are cut back to it, to be written again."""
+    folder = processes.from_main(lambda: _newest(place))
+    if folder is None:
+        if processes.is_main():
+            logs.cut_back(place.directory, {})
+        return Resumed(prepared=False)
+    marker = checkpoint_folder.marker_of(folder)
+    assert not isinstance(marker, str), "it was chosen for being whole"
+    extra, cast = marker["extra"], place.learner.cast
+    if folder.name == checkpoint.FINAL:
+        checkpoint.load_weights(cast.policy, folder)
+        checkpoint.set_progress(cast, marker["progress"])
+    elif folder.name.startswith("step_"):
+        checkpoint.restore(folder, cast)
+    for name in [*marker.get("needs", []), folder.name]:
+        if name.startswith("made_"):
+            place.learner.take_up(checkpoint.load_made(place.checkpoints / name))
+    if extra["best"] is not None:
+        place.best.update, place.best.score = extra["best"]["update"], extra["best"]["score"]
+    place.instruments.memory.add(extra["memory"])
+    if processes.is_main():
+        logs.cut_back(place.directory, extra["logs"])
+    return Resumed(prepared=True, final=extra if folder.name == checkpoint.FINAL else None)
+
+
+def _newest(place: Place) -> Path | None:
+    """The newest whole folder that says where the run stood and up to which the logs are whole."""
+    checkpoint_folder.clean(place.checkpoints)
+    for folder in (place.directory, place.directory / "eval"):
+        for half in folder.glob(".*.tmp"):
+            half.unlink()
+    for folder in _candidates(place.checkpoints):
+        marker = checkpoint_folder.marker_of(folder)
+        assert not isinstance(marker, str), "only whole ones are candidates"
+        short = logs.held(place.directory, marker["extra"]["logs"])
+        if short is None:
+            return folder
+        print(f"{place.directory}: {short} lost lines that {folder.name} counts on; not gone on from", file=sys.stderr)
+    return None
+
+
+def _candidates(checkpoints: Path) -> Iterator[Path]:
+    final = checkpoints / checkpoint.FINAL
+    if (final / checkpoint_folder.MARKER).exists():
+        fault = checkpoint_folder.fault_of(final)
+        if fault is None:
+            yield final
+        else:
+            checkpoint_folder.say_skipped(final, fault)
+    yield from checkpoint_folder.newest_whole(checkpoints)
+    # What was made before the first checkpoint; of several, which a later checkpoint would have named, none is sure.
+    made = [folder for folder in checkpoints.glob("made_*") if checkpoint_folder.fault_of(folder) is None]
+    yield from made if len(made) == 1 else []
