@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from bench import checkpoint, processes, store
 from bench.alarms import Watch, alarms_of, as_records
-from bench.casting import make_cast, make_learner
+from bench.casting import critic_record, make_cast, make_learner
 from bench.catalog import load_preset
 from bench.config import Run
 from bench.decoder_weights import decodes_natively
@@ -168,6 +168,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
     about = {
+        "critic": critic_record(run, cast),
         "engine": engine_record(run),
         "paths": _paths(cast.policy.network),
         "start": dict(start.about),

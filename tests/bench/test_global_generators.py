@@ -11,11 +11,12 @@ import torch
 
 from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
+from bench.critics import make_critic
 from bench.generate import sample
 from bench.instruments import Instruments
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
-from bench.models import Critic, create_tiny, load_folder, save_folder
+from bench.models import create_tiny, load_folder, save_folder
 from bench.rollout import Sampler
 from bench.train import execute
 
@@ -46,7 +47,9 @@ def test_models_and_critics_leave_the_global_generators_alone(tiny_run: MakeRun,
     assert isinstance(model, TinyModel)
     first, second = expected()
     made = create_tiny(model, "0123456789+=", 0)
-    Critic(made.network)
+    for kind in ("separate", "model", "head", "mlp"):
+        knobs = {"critic.model": {"kind": "tiny"}} if kind == "model" else {}
+        make_critic(tiny_run("ppo", **{"critic.kind": kind, "critic.head_init": "normal_reward", **knobs}), made)
     save_folder(made, tmp_path / "model")
     load_folder(tmp_path / "model", "plain")
     assert draws() == second != first
