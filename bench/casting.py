@@ -11,12 +11,12 @@ from algorithms.axes.preference import Preference
 from bench.checkpoint import weights_digest
 from bench.compute import enable_checkpointing
 from bench.config import Run
+from bench.critics import make_critic
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
 from bench.learn_online import OnlineLearner
 from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
-from bench.critics import make_critic
 from bench.models import LanguageModel
 from bench.optimize import adamw
 from bench.rollout import Sampler

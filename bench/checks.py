@@ -1,6 +1,5 @@
 """What no single knob can get wrong: arithmetic between knobs, files that must be there, knobs that could not act."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,9 +10,9 @@ from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistake
 from bench.checks_models import PROMPTS_LOOKED_AT, model_files, positions_of, prompt_lengths
 from bench.checks_objective import dead_knob, objective_mistakes
 from bench.checks_reward import reward_mistakes
-from bench.config import PretrainedModel, Prompt, Run, TinyModel, data_files, local_path
+from bench.config import Run, data_files
 from bench.tracking import uri_mistake
-from tasks.parts.problem import DatasetTask, ProceduralTask, Split, Task
+from tasks.parts.problem import DatasetTask, Split, Task
 
 
 def check(run: Run) -> list[str]:

@@ -81,7 +81,9 @@ def vocabulary_mistake(path: str, policy: Mapping[str, int], own: Mapping[str, i
     other = [(token, number) for token, number in policy.items() if own.get(token) != number]
     if not other:
         return None
-    shown = ", ".join(f"{token!r} ({number}, there {own.get(token, 'missing')})" for token, number in other[:_QUOTED_TOKENS])
+    shown = ", ".join(
+        f"{token!r} ({number}, there {own.get(token, 'missing')})" for token, number in other[:_QUOTED_TOKENS]
+    )
     return (
         f'critic.model.path: "{path}" given, whose tokenizer is not the policy\'s: {len(other)} of {len(policy)} '
         f"tokens have another id there, such as {shown}; give a model of the policy's family"

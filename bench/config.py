@@ -83,7 +83,7 @@ class Prompt(Section):
 
 
 class Optimizer(Section):
-    """AdamW on the policy; the critic, where there is one, has its own with another learning rate and these constants."""
+    """AdamW on the policy; the critic, where there is one, has its own with another learning rate."""
 
     lr: Positive
     weight_decay: NotNegative = 0.0
@@ -247,6 +247,11 @@ class Run(Section):
     def dump(self) -> dict[str, Any]:
         """Every knob as plain data; `bench.loading.build_run` reads it back to an equal run."""
         return self.model_dump(mode="json")
+
+    def formula(self) -> dict[str, str]:
+        """The formula in force, one line an axis, and with the value loss whose values they are."""
+        lines = self.objective.formula()
+        return lines if self.critic is None else {**lines, "value": f"{lines['value']}; {self.critic.formula()}"}
 
     @property
     def tracking_uri(self) -> str:

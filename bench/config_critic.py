@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bench.config_models import Model
+from bench.config_models import Model, PretrainedModel
 from bench.section import Count, CountOrZero, Positive, Section
 
 HeadInit = Literal["zero", "normal_reward", "initializer_range"]
@@ -29,6 +29,9 @@ class SeparateCritic(Fitting):
 
     kind: Literal["separate"] = "separate"
 
+    def formula(self) -> str:
+        return "V: a copy of the starting policy, trained by itself"
+
 
 class ModelCritic(Fitting):
     """Any other model in the policy's vocabulary, smaller or larger, trained by itself."""
@@ -36,6 +39,11 @@ class ModelCritic(Fitting):
     kind: Literal["model"] = "model"
     model: Model
     """By name or folder, whatever head it was saved with; a tiny one is made in the policy's vocabulary."""
+
+    def formula(self) -> str:
+        model = self.model
+        name = model.path if isinstance(model, PretrainedModel) else f"tiny, {model.num_layers} x {model.hidden_size}"
+        return f"V: another model ({name}), trained by itself"
 
 
 class HeadCritic(Fitting):
@@ -47,6 +55,11 @@ class HeadCritic(Fitting):
     coefficient: Positive = 0.1
     """c_v: the trunk takes the gradient of the policy's loss + c_v * value loss, in the policy's own step."""
 
+    def formula(self) -> str:
+        if self.stop_gradient:
+            return "V: linear in the policy's states, no gradient into them"
+        return f"V: linear in the policy's states, whose trunk descends policy loss + {self.coefficient:g} value loss"
+
 
 class MlpCritic(Fitting):
     """A small multilayer perceptron on the policy's hidden states, without a gradient into them."""
@@ -54,6 +67,9 @@ class MlpCritic(Fitting):
     kind: Literal["mlp"] = "mlp"
     hidden_sizes: Annotated[tuple[Count, ...], Field(min_length=1)] = (64,)
     """Width of each hidden layer."""
+
+    def formula(self) -> str:
+        return f"V: MLP ({', '.join(map(str, self.hidden_sizes))}) on the policy's states, no gradient into them"
 
 
 Critic = SeparateCritic | ModelCritic | HeadCritic | MlpCritic

@@ -35,7 +35,8 @@ class Critic(nn.Module):
 
     def value(self, states: Tensor) -> Tensor:
         """Values of hidden states (..., hidden size): float32 (...)."""
-        states = _Scaled.apply(states, self.into_trunk) if self.into_trunk else states.detach()
+        if self.into_trunk != 1:
+            states = _Scaled.apply(states, self.into_trunk) if self.into_trunk else states.detach()
         # Autocast would round a value, which nothing averages, to three digits.
         with torch.autocast(states.device.type, enabled=False):
             return self.head(states.float()).squeeze(-1)
@@ -51,7 +52,7 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] if ctx.factor == 1 else gradients[0] * ctx.factor, None
+        return gradients[0] * ctx.factor, None
 
 
 def make_critic(run: Run, start: LanguageModel) -> Critic:
@@ -91,7 +92,10 @@ def trunk_of(run: Run, start: LanguageModel) -> PreTrainedModel | None:
 
 def make_head(seed: int, config: Fitting, trunk: PreTrainedModel) -> nn.Module:
     """The layers from a hidden state of `trunk` to its value, (..., hidden size) to (..., 1), in float32."""
-    widths = [trunk.config.get_text_config().hidden_size, *(config.hidden_sizes if isinstance(config, MlpCritic) else ())]
+    widths = [
+        trunk.config.get_text_config().hidden_size,
+        *(config.hidden_sizes if isinstance(config, MlpCritic) else ()),
+    ]
     layers: list[nn.Module] = []
     for i, (inputs, outputs) in enumerate(pairwise(widths)):
         # Variance 1 / inputs keeps the size of what passes through.

@@ -180,9 +180,7 @@ def _casts(contenders: Sequence[Contender], start: LanguageModel) -> list[Cast]:
         cast = make_cast(contender.run, start)
         reference = reference or cast.reference
         critic = cast.critic and critics.setdefault(_critic_kind(contender.run), cast.critic)
-        casts.append(
-            replace(cast, reference=cast.reference and reference, critic=critic, critic_optimizer=None)
-        )
+        casts.append(replace(cast, reference=cast.reference and reference, critic=critic, critic_optimizer=None))
     return casts
 
 

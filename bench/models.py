@@ -190,13 +190,13 @@ def load_trunk(config: PretrainedModel, knob: str) -> tuple[PreTrainedModel, Pre
         reason = " ".join(str(error).split())[:300]
         raise ModelUnavailable(f"{knob}.path: {config.path} does not read a row of tokens: {reason}") from error
     if not torch.allclose(states[0, :2], states[1, :2], atol=1e-5):
-        raise ModelUnavailable(f"{knob}.path: {config.path} is not causal: what it makes of a token depends on later ones")
+        raise ModelUnavailable(
+            f"{knob}.path: {config.path} is not causal: what it makes of a token depends on later ones"
+        )
     return network, tokenizer
 
 
-def _loaded(
-    kind: Any, config: PretrainedModel, knob: str
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _loaded(kind: Any, config: PretrainedModel, knob: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A model of one of transformers' automatic classes in float32 and eval mode, and its tokenizer."""
     source = {"revision": config.revision} if config.revision else {}
     if config.gguf_file:

@@ -192,7 +192,7 @@ def _write_known(run: Run, directory: Path) -> None:
     """The files that the configuration alone decides."""
     preset = load_preset(run.algorithm)
     store.write_yaml(directory / "run.yaml", run.dump())
-    formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
+    formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.formula()}
     formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
     store.write_json(directory / "formula.json", formula)
 

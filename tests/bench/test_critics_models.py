@@ -1,6 +1,5 @@
 """Which critic is asked for: configuration, another model that reads the policy's tokens, and trunks of every kind."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, BertConfig, BertModel, LlamaConfig, MistralConfig, PreTrainedConfig
 
 from bench.config import PretrainedModel, Run, TinyModel
-from bench.config_critic import HeadCritic, ModelCritic, SeparateCritic
+from bench.config_critic import HeadCritic, SeparateCritic
 from bench.critics import Critic, make_critic, make_head
 from bench.loading import ConfigError, build_run, change, nested
 from bench.models import (
@@ -88,19 +87,26 @@ def test_a_critic_without_a_kind_is_a_separate_one() -> None:
         ),
         (
             {"critic.hidden_sizes": [4]},
-            "critic.hidden_sizes: [4] given, which is a knob of mlp, but critic.kind is separate; leave it out, or give "
-            "critic.kind=mlp",
+            "critic.hidden_sizes: [4] given, which is a knob of mlp, but critic.kind is separate; leave it out, or "
+            "give critic.kind=mlp",
         ),
-        ({"critic.kind": "mlp", "critic.hidden_sizes": []}, "critic.hidden_sizes: [] given, must be a list, each a whole number, at least 1"),
-        ({"critic.kind": "heads"}, 'critic.kind: "heads" given, must be separate, model, head or mlp; did you mean head?'),
+        (
+            {"critic.kind": "mlp", "critic.hidden_sizes": []},
+            "critic.hidden_sizes: [] given, must be a list, each a whole number, at least 1",
+        ),
+        (
+            {"critic.kind": "heads"},
+            'critic.kind: "heads" given, must be separate, model, head or mlp; did you mean head?',
+        ),
         ({"critic.kind": "model"}, "critic.model: missing, must be tiny or pretrained"),
         (
             {"critic.head_init": "ones"},
             'critic.head_init: "ones" given, must be zero, normal_reward or initializer_range',
         ),
         (
-            {"critic.kind": "model", "critic.model": {"kind": "tiny", "max_positions": 10}},
-            "critic.model: it has 10 positions, but a prompt and its completion take 10 tokens",
+            {"critic.kind": "model", "critic.model": {"kind": "tiny", "max_positions": 9}},
+            "critic.model: it has 9 positions, but a prompt and its completion take 10 tokens; lower "
+            "rollout.max_completion_tokens, or give a critic with a longer context",
         ),
     ],
 )  # fmt: skip
@@ -135,9 +141,7 @@ def test_ids_that_no_token_has_get_rows_of_zeros(other: Callable[..., str]) -> N
     """A policy whose vocabulary is padded to more rows than the critic's."""
     run = run_of(**as_model(other(run_of().alphabet)))
     config = LlamaConfig(**{**create_tiny(TINY, run.alphabet, 0).network.config.to_dict(), "vocab_size": 64})
-    policy = LanguageModel(
-        AutoModelForCausalLM.from_config(config).eval(), character_tokenizer(run.alphabet), "plain"
-    )
+    policy = LanguageModel(AutoModelForCausalLM.from_config(config).eval(), character_tokenizer(run.alphabet), "plain")
     trunk = make_critic(run, policy).trunk
     assert trunk is not None
     weight, tokens = trunk.get_input_embeddings().weight, 3 + len(run.alphabet)
@@ -214,7 +218,9 @@ ODD: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("config", [LlamaConfig(**ODD), MistralConfig(**ODD, sliding_window=8)], ids=["packed", "not"])
+@pytest.mark.parametrize(
+    "config", [LlamaConfig(**ODD), MistralConfig(**ODD, num_key_value_heads=2, sliding_window=8)], ids=["packed", "not"]
+)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_one_pass_gives_what_two_would(config: PreTrainedConfig, autocast: bool) -> None:
     """Values and log-probabilities of one pass, on packed rows and on rectangles; float32 under autocast too."""
