@@ -122,14 +122,21 @@ def _normal(seed: int, layer: str, outputs: int, inputs: int, scale: float) -> T
 def _linear(weight: Tensor, *, bias: bool) -> nn.Linear:
     # Not initialised first: that would draw from the process's random generator.
     outputs, inputs = weight.shape
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, dtype=torch.float32)
+    layer: Any = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias, dtype=torch.float32)
     layer.load_state_dict({"weight": weight, **({"bias": torch.zeros(outputs)} if bias else {})})
     return layer
 
 
 def _rows(network: PreTrainedModel) -> int:
     """Token ids that the policy may write: the rows of its vocabulary head."""
-    return network.get_output_embeddings().weight.shape[0]
+    return _weight(network.get_output_embeddings()).shape[0]
+
+
+def _weight(layer: nn.Module | None) -> Tensor:
+    """The weights of an embedding or of a vocabulary head: (token ids, hidden size)."""
+    weight = getattr(layer, "weight", None)
+    assert isinstance(weight, Tensor), "a language model has an embedding and a vocabulary head"
+    return weight
 
 
 def _check_vocabulary(
@@ -137,7 +144,7 @@ def _check_vocabulary(
 ) -> None:
     """Raises ModelUnavailable unless every token of the policy's has the same id there, and a row."""
     line = vocabulary_mistake(path, policy.get_vocab(), own.get_vocab())
-    rows, highest = trunk.get_input_embeddings().weight.shape[0], max(policy.get_vocab().values())
+    rows, highest = _weight(trunk.get_input_embeddings()).shape[0], max(policy.get_vocab().values())
     if line is None and highest >= rows:
         line = f"critic.model.path: {path} reads {rows} token ids, but the policy's tokenizer goes up to {highest}"
     if line is not None:
@@ -150,10 +157,12 @@ def _reads_every_id(trunk: PreTrainedModel, rows: int) -> PreTrainedModel:
     Vocabularies are often padded to a round number, and to another one in another size of the same family.
     """
     present = trunk.get_input_embeddings()
-    weight = present.weight
+    weight = _weight(present)
     if weight.shape[0] < rows:
         more = torch.zeros(rows - weight.shape[0], weight.shape[1])
-        padded = nn.utils.skip_init(nn.Embedding, rows, weight.shape[1], padding_idx=present.padding_idx)
+        padded: Any = nn.utils.skip_init(
+            nn.Embedding, rows, weight.shape[1], padding_idx=getattr(present, "padding_idx", None)
+        )
         padded.load_state_dict({"weight": torch.cat([weight.detach(), more])})
         trunk.set_input_embeddings(padded)
         trunk.config.get_text_config().vocab_size = rows

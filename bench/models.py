@@ -123,16 +123,16 @@ def create_tiny(config: TinyModel, alphabet: str, seed: int) -> LanguageModel:
     """A small randomly initialised Llama over the characters of `alphabet`; the same seed gives the same weights."""
     tokenizer = character_tokenizer(alphabet)
     symbols = character_vocabulary(alphabet)
-    network = _tiny_llama(config, len(symbols), seed, eos_token_id=symbols.index(END), pad_token_id=symbols.index(PAD))
+    network = _tiny_llama(config, len(symbols), seed, symbols.index(END), symbols.index(PAD))
     return LanguageModel(network, tokenizer, "plain")
 
 
 def create_tiny_trunk(config: TinyModel, vocabulary: int, seed: int) -> PreTrainedModel:
     """The same without a vocabulary head, for token ids below `vocabulary`."""
-    return base_of(_tiny_llama(config, vocabulary, seed, eos_token_id=None, pad_token_id=None))
+    return base_of(_tiny_llama(config, vocabulary, seed, None, None))
 
 
-def _tiny_llama(config: TinyModel, vocabulary: int, seed: int, **special: int | None) -> LlamaForCausalLM:
+def _tiny_llama(config: TinyModel, vocabulary: int, seed: int, end: int | None, pad: int | None) -> LlamaForCausalLM:
     llama = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=config.hidden_size,
@@ -142,7 +142,8 @@ def _tiny_llama(config: TinyModel, vocabulary: int, seed: int, **special: int | 
         max_position_embeddings=config.max_positions,
         tie_word_embeddings=True,
         bos_token_id=None,
-        **special,
+        eos_token_id=end,
+        pad_token_id=pad,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "model"))

@@ -206,7 +206,7 @@ def test_rep_03_the_first_weights_come_from_the_seed_alone(make_run: MakeRun) ->
     runs += [make_run("head", **KNOWING, seed=1), make_run("head", **{"critic.head_init": "initializer_range"})]
     model = create_tiny(runs[0].model, runs[0].alphabet, 0)  # type: ignore[arg-type]
     torch.manual_seed(5)
-    first, second, other, wide = (make_critic(run, model).head.weight.detach() for run in runs)
+    first, second, other, wide = (next(make_critic(run, model).head.parameters()).detach() for run in runs)
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     torch.testing.assert_close(first * 33, wide / 0.02, rtol=1e-5, atol=0)

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, BertConfig, BertModel, LlamaConfig, MistralConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from bench.config import PretrainedModel, Run, TinyModel
 from bench.config_critic import HeadCritic, SeparateCritic
@@ -61,6 +69,10 @@ def other(tmp_path: Path) -> Callable[..., str]:
         return str(folder)
 
     return save
+
+
+def embedding(trunk: PreTrainedModel) -> torch.Tensor:
+    return next(trunk.get_input_embeddings().parameters())
 
 
 def as_model(path: str, **knobs: Any) -> dict[str, Any]:
@@ -134,20 +146,22 @@ def test_a_larger_vocabulary_with_the_policys_tokens_is_read(other: Callable[...
     run = run_of(**as_model(other(run_of().alphabet + "xyz")))
     critic = make_critic(run, create_tiny(TINY, run.alphabet, 0))
     assert critic.trunk is not None
-    assert critic.trunk.get_input_embeddings().weight.shape == (3 + len(run.alphabet) + 3, 32)
+    assert embedding(critic.trunk).shape == (3 + len(run.alphabet) + 3, 32)
 
 
 def test_ids_that_no_token_has_get_rows_of_zeros(other: Callable[..., str]) -> None:
     """A policy whose vocabulary is padded to more rows than the critic's."""
-    run = run_of(**as_model(other(run_of().alphabet)))
+    path = other(run_of().alphabet)
+    run = run_of(**as_model(path))
     config = LlamaConfig(**{**create_tiny(TINY, run.alphabet, 0).network.config.to_dict(), "vocab_size": 64})
     policy = LanguageModel(AutoModelForCausalLM.from_config(config).eval(), character_tokenizer(run.alphabet), "plain")
     trunk = make_critic(run, policy).trunk
     assert trunk is not None
-    weight, tokens = trunk.get_input_embeddings().weight, 3 + len(run.alphabet)
+    weight, tokens = embedding(trunk), 3 + len(run.alphabet)
     assert weight.shape == (64, 32)
     assert torch.count_nonzero(weight[tokens:]) == 0
-    assert torch.equal(weight[:tokens], load_trunk(run.critic.model, "critic.model")[0].get_input_embeddings().weight)  # type: ignore[union-attr, arg-type]
+    saved, _ = load_trunk(PretrainedModel(kind="pretrained", path=path), "critic.model")
+    assert torch.equal(weight[:tokens], embedding(saved))
 
 
 def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:

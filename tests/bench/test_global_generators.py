@@ -45,11 +45,17 @@ def expected() -> tuple[tuple[float, float, float], tuple[float, float, float]]:
 def test_models_and_critics_leave_the_global_generators_alone(tiny_run: MakeRun, tmp_path: Path) -> None:
     model = tiny_run("grpo").model
     assert isinstance(model, TinyModel)
+    drawn = {"critic.head_init": "normal_reward"}
+    critics: list[dict[str, Any]] = [
+        {},
+        {"critic.kind": "mlp"},
+        {"critic.kind": "model", "critic.model": model.model_dump()},
+    ]
+    runs = [tiny_run("ppo", **drawn, **knobs) for knobs in critics]
     first, second = expected()
     made = create_tiny(model, "0123456789+=", 0)
-    for kind in ("separate", "model", "head", "mlp"):
-        knobs = {"critic.model": {"kind": "tiny"}} if kind == "model" else {}
-        make_critic(tiny_run("ppo", **{"critic.kind": kind, "critic.head_init": "normal_reward", **knobs}), made)
+    for run in runs:
+        make_critic(run, made)
     save_folder(made, tmp_path / "model")
     load_folder(tmp_path / "model", "plain")
     assert draws() == second != first
