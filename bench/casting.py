@@ -1,20 +1,23 @@
 """Casting: the models of a run with their optimizers, each where the objective needs it, and the learner for them."""
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 
 from algorithms.axes.imitation import Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import Preference
+from bench.checkpoint import weights_digest
 from bench.compute import enable_checkpointing
 from bench.config import Run
+from bench.critics import make_critic
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
 from bench.learn_online import OnlineLearner
 from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
-from bench.models import Critic, LanguageModel
+from bench.models import LanguageModel
 from bench.optimize import adamw
 from bench.rollout import Sampler
 from bench.sharding import decoder_layers, shard
@@ -40,14 +43,16 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     if needs.reference and isinstance(run.objective, PolicyGradient):
         reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)
     if needs.critic:
-        assert run.critic is not None, "the configuration gives a critic to objectives that need one"
-        critic = Critic(deepcopy(network)).to(run.device)
+        critic = make_critic(run, start)
     if run.compute.gradient_checkpointing:
         # Of each model that is trained by itself: a copy would still ask the other one about its attention.
-        for trained in [network, *([] if critic is None else [critic.trunk])]:
-            enable_checkpointing(trained)
+        for trained in (network, critic.trunk if critic else None):
+            if trained is not None:
+                enable_checkpointing(trained)
     if run.parallel.strategy == "fsdp":
-        for model in [network, reference.network if reference else None, critic]:
+        # A head on the policy's states is whole in every process: it is small, and its gradient is summed.
+        own = critic if critic is not None and critic.trunk is not None else None
+        for model in [network, reference.network if reference else None, own]:
             if model is not None:
                 shard(model, decoder_layers(model))
     if critic is not None and run.critic is not None:
@@ -55,3 +60,18 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     optimizer = adamw(network.parameters(), run.optimizer.lr, run.optimizer)
     policy = LanguageModel(network, start.tokenizer, start.prompt_format)
     return Cast(policy, optimizer, reference, critic, critic_optimizer)
+
+
+def critic_record(run: Run, cast: Cast) -> dict[str, Any] | None:
+    """What the critic is before its first update: its kind, whose states it reads, size and hash of its own weights.
+
+    None without one. Every process of the run calls it, for what is sharded is gathered from all of them.
+    """
+    if run.critic is None or cast.critic is None:
+        return None
+    return {
+        "kind": run.critic.kind,
+        "states": "the policy's" if cast.critic.trunk is None else type(cast.critic.trunk).__name__,
+        "num_parameters": sum(parameter.numel() for parameter in cast.critic.parameters()),
+        "start_weights_sha256": weights_digest(cast.critic),
+    }

@@ -1,32 +1,28 @@
 """What no single knob can get wrong: arithmetic between knobs, files that must be there, knobs that could not act."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from algorithms.axes.imitation import Imitation
-from bench.catalog import nearest
+from bench.checks_critic import critic_files, critic_mistakes
 from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
+from bench.checks_models import PROMPTS_LOOKED_AT, model_files, positions_of, prompt_lengths
 from bench.checks_objective import dead_knob, objective_mistakes
 from bench.checks_reward import reward_mistakes
-from bench.config import PretrainedModel, Prompt, Run, TinyModel, data_files, local_path
-from bench.refusals import no_critic
+from bench.config import Run, data_files
 from bench.tracking import uri_mistake
-from tasks.parts.problem import DatasetTask, ProceduralTask, Split, Task
-
-# Prompts are made for the check on the context, so only this many of them.
-_PROMPTS_LOOKED_AT = 64
+from tasks.parts.problem import DatasetTask, Split, Task
 
 
 def check(run: Run) -> list[str]:
     """One line for each mistake: dotted path, value given, what would be right. Loads no model and needs no network."""
-    missing = [*_model_files(run), *_data_files(run)]
+    missing = [*model_files("model", run.model), *critic_files(run), *_data_files(run)]
     parts = (
         _minibatches,
         evaluation_mistakes,
         reward_mistakes,
-        _critic,
+        critic_mistakes,
         _parallel,
         objective_mistakes,
         engine_mistakes,
@@ -57,18 +53,6 @@ def _minibatches(run: Run) -> Iterator[str]:
         yield (
             f"optimizer.warmup_updates: {run.optimizer.warmup_updates} given, must be below budget.updates = "
             f"{run.budget.updates}, or the learning rate is never reached"
-        )
-
-
-def _critic(run: Run) -> Iterator[str]:
-    if run.objective.needs.critic and run.critic is None:
-        yield f"critic: missing, but {run.algorithm} trains one; give its learning rate, such as critic.lr=1e-5"
-    if run.critic is not None and not run.objective.needs.critic:
-        yield no_critic(run.algorithm)
-    if run.critic is not None and run.critic.warmup_updates >= run.budget.updates:
-        yield (
-            f"critic.warmup_updates: {run.critic.warmup_updates} given, must be below budget.updates = "
-            f"{run.budget.updates}, or the policy is never trained"
         )
 
 
@@ -108,66 +92,16 @@ def _cadences(run: Run) -> Iterator[str]:
 
 
 def _context(run: Run) -> Iterator[str]:
-    budget, positions = run.rollout.max_completion_tokens, _positions(run)
+    budget, positions = run.rollout.max_completion_tokens, positions_of(run.model)
     if positions is None:
         return
-    longest = max([1, *_prompt_lengths(run)])
+    longest = max([1, *prompt_lengths(run)])
     if longest + budget > positions:
         fix = f"must be at most {positions - longest}, or " if positions > longest else ""
         yield (
             f"rollout.max_completion_tokens: {budget} given, but the model has {positions} positions and a prompt "
             f"takes {longest}; {fix}the model must have at least {longest + budget}"
         )
-
-
-def _prompt_lengths(run: Run) -> Iterator[int]:
-    """Lengths of the first prompts of every kind that a tiny model is given, whose tokens are characters."""
-    if not isinstance(run.model, TinyModel):
-        return
-    from bench.prompting import prompt_texts
-
-    others: list[tuple[Task, Prompt]] = [(run.task, prompt) for prompt in run.evaluation.start_prompts]
-    others.extend((task, run.prompt) for task in run.evaluation.also.values())
-    asked: list[tuple[Task, Prompt, Split]] = [(run.task, run.prompt, "train")]
-    asked.extend((task, prompt, "test") for task, prompt in others)
-    for task, prompt, split in asked:
-        if isinstance(task, ProceduralTask):
-            there = task.num_problems(split)
-            count = min(_PROMPTS_LOOKED_AT, _PROMPTS_LOOKED_AT if there is None else there)
-            problems = [task.generate(split, index) for index in range(count)]
-            yield from map(len, prompt_texts(task, problems, prompt))
-
-
-def _positions(run: Run) -> int | None:
-    """The model's positions, where they can be told without loading it: not for a hub name or a GGUF file."""
-    if isinstance(run.model, TinyModel):
-        return run.model.max_positions
-    folder = local_path(run.model)
-    if folder is None or run.model.gguf_file is not None or not (folder / "config.json").is_file():
-        return None
-    try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
-    except ValueError:
-        return None  # loading the model will say what is wrong with the file
-
-
-def _model_files(run: Run) -> Iterator[str]:
-    model = run.model
-    folder = local_path(model) if isinstance(model, PretrainedModel) else None
-    if folder is None or not isinstance(model, PretrainedModel):
-        return
-    if folder.is_file():
-        gguf = f" model.gguf_file={folder.name}" if folder.suffix == ".gguf" else ""
-        yield f'model.path: "{model.path}" given, which is a file; must be a folder: model.path={folder.parent}{gguf}'
-    elif not folder.is_dir():
-        yield f'model.path: "{model.path}" given, but there is no such folder here (looked in {Path.cwd()})'
-    elif model.gguf_file is not None and not (folder / model.gguf_file).is_file():
-        there = _found(model.gguf_file, folder, "*.gguf")
-        yield f'model.gguf_file: "{model.gguf_file}" given, but {folder} has no such file; {there}'
-    elif model.gguf_file is None and not (folder / "config.json").is_file():
-        yield f'model.path: "{model.path}" given, but there is no config.json in it, so it holds no model'
-    if model.revision is not None:
-        yield f'model.revision: "{model.revision}" given, but model.path is a folder, so it could not act; leave it out'
 
 
 def _data_files(run: Run) -> Iterator[str]:
@@ -238,7 +172,7 @@ def _solutions(run: Run) -> Iterator[str]:
 
     try:
         count = num_problems(run.task, "train")
-        looked_at = min(_PROMPTS_LOOKED_AT, _PROMPTS_LOOKED_AT if count is None else count)
+        looked_at = min(PROMPTS_LOOKED_AT, PROMPTS_LOOKED_AT if count is None else count)
         problems = load_problems(run.task, "train", 0, looked_at)
     except ValueError:
         return  # said already, by the check on the data's size
@@ -247,12 +181,6 @@ def _solutions(run: Run) -> Iterator[str]:
             f"objective.source.kind: gold_solutions given, but {run.task.name} has no worked solutions; give another "
             "task, or objective.source.kind=accepted_samples, which learns from the model's own correct samples"
         )
-
-
-def _found(name: str, folder: Path, pattern: str) -> str:
-    files = sorted(file.name for file in folder.glob(pattern))
-    near = nearest(name, files)
-    return f"did you mean {near}?" if near else f"it has {', '.join(files) or 'none'}"
 
 
 def _divisors(number: int) -> list[int]:

@@ -59,7 +59,7 @@ def show(arguments: RunArguments = None) -> None:
             f"# needs: {', '.join(name for name, needed in asked.items() if needed) or 'nothing but the policy'}"
         )
         typer.echo("#")
-        formula = run.objective.formula()
+        formula = run.formula()
         rows = [[axis, line, engine_source(run, axis) or preset.source(axis)] for axis, line in formula.items()]
         for line in _columns(["axis", "formula", "source of the preset"], rows):
             typer.echo(f"# {line}")

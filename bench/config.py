@@ -11,51 +11,17 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
 from bench.config_compute import BuiltinEngine, Compute, Engine, Parallel
+from bench.config_critic import Critic, ModelCritic
+from bench.config_models import Model, PretrainedModel, TinyModel, model_digest
+from bench.config_models import PromptFormat as PromptFormat
+from bench.config_models import local_path as local_path
 from bench.config_reward import Reward
 from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
 from tasks.parts.problem import DatasetTask, Task
 from tasks.parts.verify import VERSION
 
-PromptFormat = Literal["auto", "chat", "plain"]
 Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-
-
-class TinyModel(Section):
-    """A small Llama with a character tokenizer, made by the suite as an ordinary Hugging Face checkpoint."""
-
-    kind: Literal["tiny"] = "tiny"
-    hidden_size: Count = 64
-    num_layers: Count = 2
-    num_heads: Count = 4
-    intermediate_size: Count = 192
-    max_positions: Count = 64
-    """Longest prompt and completion together, in tokens (one token is one character)."""
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        # Rotary positions turn pairs of numbers within each head.
-        pairs = 2 * self.num_heads
-        if self.hidden_size % pairs:
-            raise ValueError(f"hidden_size is {self.hidden_size}, must be a multiple of 2 * num_heads = {pairs}")
-        return self
-
-
-class PretrainedModel(Section):
-    """Any causal language model that transformers can load."""
-
-    kind: Literal["pretrained"] = "pretrained"
-    path: str
-    """Name on the hub, or a folder."""
-    revision: str | None = None
-    """Branch, tag or commit on the hub."""
-    gguf_file: str | None = None
-    """Name of a GGUF file in that folder or hub repository; it is dequantised on loading."""
-    prompt_format: PromptFormat = "auto"
-    """`chat` applies the tokenizer's template, `plain` is the bare text, `auto` is `chat` where there is a template."""
-
-
-Model = Annotated[TinyModel | PretrainedModel, Field(discriminator="kind")]
 
 
 class WarmStart(Section):
@@ -134,15 +100,6 @@ class Optimizer(Section):
     and speed, not the gradient."""
     microbatch_sequences: Count | None = None
     """Most completions in one forward and backward pass; null is no limit beside that of the tokens."""
-
-
-class Critic(Section):
-    """The value model's optimizer; only an objective with a critic has it."""
-
-    lr: Positive
-    max_grad_norm: Positive = 1.0
-    warmup_updates: CountOrZero = 0
-    """Updates, the first of the budget, that train the critic alone and leave the policy as it is."""
 
 
 class Budget(Section):
@@ -273,7 +230,8 @@ class Run(Section):
     rollout: Rollout
     reward: Reward = Reward()
     optimizer: Optimizer
-    critic: Critic | None = None
+    critic: Annotated[Critic, Field(discriminator="kind")] | None = None
+    """The value model; exactly where the objective has one."""
     budget: Budget
     validation: Validation = Validation()
     evaluation: Evaluation = Evaluation()
@@ -291,6 +249,11 @@ class Run(Section):
     def dump(self) -> dict[str, Any]:
         """Every knob as plain data; `bench.loading.build_run` reads it back to an equal run."""
         return self.model_dump(mode="json")
+
+    def formula(self) -> dict[str, str]:
+        """The formula in force, one line an axis, and with the value loss whose values they are."""
+        lines = self.objective.formula()
+        return lines if self.critic is None else {**lines, "value": f"{lines['value']}; {self.critic.formula()}"}
 
     @property
     def tracking_uri(self) -> str:
@@ -312,6 +275,8 @@ class Run(Section):
         content["evaluation"]["also"] = {label: task_content(task) for label, task in also}
         if isinstance(self.model, PretrainedModel):
             content["model"]["path"] = model_digest(self.model)
+        if isinstance(self.critic, ModelCritic) and isinstance(self.critic.model, PretrainedModel):
+            content["critic"]["model"]["path"] = model_digest(self.critic.model)
         return fingerprint.data_digest(content)[:12]
 
     @property
@@ -331,25 +296,6 @@ def task_content(task: Task) -> dict[str, Any]:
         else:
             content["task"]["path"] = _data_digest(task, Path(task.path).expanduser())
     return content
-
-
-def local_path(model: PretrainedModel) -> Path | None:
-    """The model's folder on this machine; None where the model is a name on the hub."""
-    path = Path(model.path).expanduser()
-    # A suffix alone says nothing: Qwen2.5-0.5B has one. A hub name has at most one slash.
-    is_file_name = path.suffix in (".gguf", ".safetensors", ".bin", ".json", ".pt")
-    looks_local = model.path.startswith((".", "/", "~")) or model.path.count("/") > 1 or is_file_name
-    return path if looks_local or path.exists() else None
-
-
-def model_digest(model: PretrainedModel) -> str:
-    """The content of a local model, or the name of one on the hub."""
-    folder = local_path(model)
-    if folder is None:
-        return model.path
-    if model.gguf_file is not None:
-        return fingerprint.file_digest(folder / model.gguf_file)
-    return fingerprint.folder_digest(folder)
 
 
 def data_files(task: DatasetTask, path: Path) -> list[Path]:

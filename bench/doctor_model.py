@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from bench.config import PretrainedModel, Prompt, Run, TinyModel
+from bench.critics import Critic, make_critic
 from bench.doctor import Check, Material
 from bench.generate import ContextTooSmall
-from bench.models import LanguageModel, ModelUnavailable, create_tiny, load_pretrained
+from bench.models import LanguageModel, ModelUnavailable, context_of, create_tiny, load_pretrained
 from bench.prompting import encode_prompts
 from tasks.parts.problem import Problem
 
@@ -34,14 +36,17 @@ def model_checks(run: Run, materials: Sequence[Material]) -> Iterator[Check]:
         yield Check("model", "fail", (str(error), "tokenizer, context and prompt are not checked"))
         return
     yield loaded(run, model)
-    yield room(run, model)
+    found, critic = critic_of(run, model)
+    if found is not None:
+        yield found
+    yield room(run, model, critic)
     if not materials or materials[0].label:
         return
     own = materials[0]
     yield round_trip(model, own)
     yield from engine(run, model)
     try:
-        yield lengths(run, model, materials)
+        yield lengths(run, model, materials, critic)
         yield written(run, model, own)
     except Exception as error:  # a chat template is a program of the model's author
         reason = " ".join(str(error).split())[:300]
@@ -81,13 +86,24 @@ def engine(run: Run, model: LanguageModel) -> Iterator[Check]:
     yield Check("engine", "ok", (name, f"its log-probabilities are the trainer's within {gap:.1g} nats a token"))
 
 
-def room(run: Run, model: LanguageModel) -> Check:
+def critic_of(run: Run, model: LanguageModel) -> tuple[Check | None, Critic | None]:
+    """Whether the critic can be had and reads what the policy writes; None where there is none."""
+    if run.critic is None:
+        return None, None
+    try:
+        critic = make_critic(run, model)
+    except ModelUnavailable as error:
+        return Check("critic", "fail", (str(error),)), None
+    size, scale = sum(p.numel() for p in critic.parameters()), f"its last layer starts as {run.critic.head_init}"
+    return Check("critic", "ok", (f"{run.critic.kind}: {size:,} parameters of its own, {scale}",)), critic
+
+
+def room(run: Run, model: LanguageModel, critic: Critic | None) -> Check:
     """Whether the final model and the checkpoints fit the disk."""
-    size = sum(parameter.numel() for parameter in model.network.parameters())
-    networks = 2 if run.objective.needs.critic else 1
+    size, own = (sum(p.numel() for p in module.parameters()) for module in (model.network, critic or nn.Module()))
     # A new checkpoint is written before the oldest goes.
     kept = run.checkpoint.keep + 1 if run.checkpoint.every else 0
-    needed = size * (_WEIGHT_BYTES + kept * networks * _CHECKPOINT_BYTES)
+    needed = size * _WEIGHT_BYTES + (size + own) * kept * _CHECKPOINT_BYTES
     root = Path(run.output.root).absolute()
     free = shutil.disk_usage(next(folder for folder in (root, *root.parents) if folder.is_dir())).free
     line = f"model and checkpoints take about {_size(needed)} of {_size(free)} free"
@@ -119,17 +135,19 @@ def round_trip(model: LanguageModel, own: Material) -> Check:
     return Check("tokenizer", "ok", (ended, f"{len(answered)} worked solutions come back unchanged"))
 
 
-def lengths(run: Run, model: LanguageModel, materials: Sequence[Material]) -> Check:
-    """Whether the longest prompt leaves room for a completion, and a completion room for a worked solution."""
+def lengths(run: Run, model: LanguageModel, materials: Sequence[Material], critic: Critic | None = None) -> Check:
+    """Whether the longest prompt leaves room for a completion, for the critic too, and that for a worked solution."""
+    contexts = (model.context, None if critic is None or critic.trunk is None else context_of(critic.trunk))
+    context = min((length for length in contexts if length is not None), default=None)
     budget = run.rollout.max_completion_tokens
     longest, problem_id, too_long, asked = 0, "", 0, 0
     for material, prompt, problems in _asked(run, materials):
         for problem, ids in zip(problems, encode_prompts(model, material.task, problems, prompt), strict=True):
             asked += 1
-            too_long += model.context is not None and len(ids) + budget > model.context
+            too_long += context is not None and len(ids) + budget > context
             if len(ids) > longest:
                 longest, problem_id = len(ids), problem.id
-    of = f" of {model.context:,}" if model.context else ""
+    of = f" of {context:,}" if context else ""
     lines = [f"longest prompt {longest:,} ({problem_id}) + completion {budget:,} = {longest + budget:,}{of} tokens"]
     if too_long:
         lines.append(f"{too_long:,} of {asked:,} prompts leave no room for rollout.max_completion_tokens: lower it")

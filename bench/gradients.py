@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 from bench import checkpoint
 from bench.casting import make_cast
 from bench.config import Run
+from bench.config_critic import Fitting
 from bench.contenders import Contender
 from bench.contributions import Contributions, contributions
+from bench.critics import Critic
 from bench.dialect import ConfigError
 from bench.explain import shown
 from bench.generate import ContextTooSmall, NotFinite, sample
@@ -124,8 +126,8 @@ def compare(
         steps = sorted(set(drifts))
         with progress("gradients", (1 + len(folders)) * len(steps) * len(contenders)) as advance:
             for folder in (None, *folders):
-                if folder is not None:
-                    _load(casts, folder)
+                if folder is not None and along is not None:
+                    _load(contenders, casts, folder, load_run(along / "run.yaml"))
                 for point in _measured(contenders, casts, steps, drift_by):
                     advance(len(contenders), "")
                     yield replace(point, update=0 if folder is None else checkpoint.step_of(folder))
@@ -170,23 +172,33 @@ def _checkpoints(directory: Path, run: Run) -> list[Path]:
 
 
 def _casts(contenders: Sequence[Contender], start: LanguageModel) -> list[Cast]:
-    """Each objective's models: the policy is one, and so are the reference and the critic where they are needed."""
+    """Each objective's models: the policy is one, and so are the reference and each kind of critic where needed."""
     casts: list[Cast] = []
-    reference, critic = None, None
+    reference: LanguageModel | None = None
+    critics: dict[str, Critic] = {}
     for contender in contenders:
         cast = make_cast(contender.run, start)
-        reference, critic = reference or cast.reference, critic or cast.critic
-        own = {"reference": cast.reference and reference, "critic": cast.critic and critic, "critic_optimizer": None}
-        casts.append(replace(cast, **own))
+        reference = reference or cast.reference
+        critic = cast.critic and critics.setdefault(_critic_kind(contender.run), cast.critic)
+        casts.append(replace(cast, reference=cast.reference and reference, critic=critic, critic_optimizer=None))
     return casts
 
 
-def _load(casts: Sequence[Cast], folder: Path) -> None:
-    """Put a checkpoint's policy, and its critic where it has one, in place of the present ones."""
+def _critic_kind(run: Run) -> str:
+    """What a critic is, whatever it is fitted with."""
+    return "none" if run.critic is None else run.critic.model_dump_json(exclude=set(Fitting.model_fields))
+
+
+def _load(contenders: Sequence[Contender], casts: Sequence[Cast], folder: Path, trained: Run) -> None:
+    """Put a checkpoint's policy in place of the present one, and its critic in place of those of the same kind.
+
+    Args:
+        trained: the run whose checkpoint it is.
+    """
     checkpoint.load_weights(casts[0].policy, folder / "policy")
-    critic = next((cast.critic for cast in casts if cast.critic is not None), None)
-    if critic is not None and (folder / "critic.safetensors").is_file():
-        critic.load_state_dict(load_file(folder / "critic.safetensors"))
+    for contender, cast in zip(contenders, casts, strict=True):
+        if cast.critic is not None and _critic_kind(contender.run) == _critic_kind(trained):
+            cast.critic.load_state_dict(load_file(folder / "critic.safetensors"))
 
 
 def _measured(

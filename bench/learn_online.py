@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from algorithms.axes.batch import Credit, Rollout, Totals, ValueBatch, group_tokens
+from algorithms.axes.batch import Credit, LossParts, Rollout, Totals, ValueBatch, group_tokens
 from algorithms.axes.masked import masked_mean
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.value import NoCritic
@@ -48,6 +48,21 @@ class Step:
     epoch: int
     rows: list[int]
     parts: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Due:
+    """An optimizer step about to be taken: its plan, what it reads, and what divides its losses."""
+
+    step: Step
+    sequences: Sequences
+    rollout: Rollout
+    credit: Credit
+    totals: Totals
+    tokens: torch.Tensor
+    """float64 (rows,): tokens that each row's group has in this step."""
+    factor: float
+    """Of the learning rates, by the schedule."""
 
 
 class OnlineLearner:
@@ -181,77 +196,90 @@ class OnlineLearner:
         Args:
             first: is told the policy's log-probabilities in this step, if it is the rollout's first.
         """
-        cast, progress = self.cast, self.cast.progress
+        progress, critic = self.cast.progress, self.cast.critic
         rows = torch.tensor(step.rows, device=self.device)
         totals = Totals.of(credit.mask[rows], rollout.group[rows], rollout.completion_budget, len(step.parts))
         tokens = torch.zeros(len(sequences), dtype=torch.float64, device=self.device)
         tokens[rows] = group_tokens(credit.mask[rows], rollout.group[rows])
         factor = schedule_factor(self.run.optimizer, progress.update + 1, self.run.budget.updates)
+        due = Due(step, sequences, rollout, credit, totals, tokens, factor)
         record: dict[str, Any] = {"update": progress.update + 1}
-        if not totals.num_tokens:
-            # Nothing could be scored. AdamW would move the weights all the same, by its momentum and its decay.
-            progress.update += 1
-            return record | {"tokens/trained": progress.trained_tokens}
-        if cast.critic is not None:
+        # Where nothing could be scored AdamW would move the weights all the same, by its momentum and its decay.
+        learns = totals.num_tokens > 0
+        warms_up = self.run.critic is not None and progress.update < self.run.critic.warmup_updates
+        # One that reads the policy's states is fitted in the policy's own pass.
+        if learns and critic is not None and (warms_up or critic.trunk is not None):
             with self.instruments.phase("critic_update"):
-                record |= self._critic_step(step, sequences, rollout, credit, totals, factor)
-            assert self.run.critic is not None, "the configuration gives a critic to objectives that need one"
-            if progress.update < self.run.critic.warmup_updates:
-                progress.update += 1
-                return record | {"tokens/trained": progress.trained_tokens}
-        with self.instruments.phase("policy_update"):
-            metrics = StepMetrics()
-            for part, counts in own_parts(step.parts, sequences, cast.policy.network):
-                batch, entropy = self.scorer.batch(part, sequences, rollout, credit, tokens)
-                parts = self.objective.loss(batch, totals)
-                backward(parts.loss, counts)
-                if counts:
-                    metrics.add(parts)
-                    metrics.add_mean("entropy", masked_mean(entropy, batch.mask))
-                    if first is not None:
-                        first[torch.tensor(part, device=self.device), : batch.logp.shape[1]] = batch.logp.detach()
-            self.scorer.share_old_logp(rollout)
-            metrics = metrics.over_processes()
-            loss = metrics.checked_loss()
-            norm = take_step(cast.optimizer, self.run.optimizer.lr * factor, self.run.optimizer.max_grad_norm)
-        self.instruments.clock.count(trained=totals.num_tokens)
+                record |= self._critic_step(due)
+        if learns and not warms_up:
+            with self.instruments.phase("policy_update"):
+                record |= self._policy_step(due, first)
+            self.instruments.clock.count(trained=totals.num_tokens)
+            progress.trained_tokens += totals.num_tokens
         progress.update += 1
-        progress.trained_tokens += totals.num_tokens
-        report = step_report(cast.optimizer, norm, self.run.optimizer.max_grad_norm)
-        counters = {"tokens/trained": progress.trained_tokens}
-        return record | {"loss": loss, **report, **metrics.values(), **counters}
+        return record | {"tokens/trained": progress.trained_tokens}
 
-    def _critic_step(
-        self, step: Step, sequences: Sequences, rollout: Rollout, credit: Credit, totals: Totals, factor: float
-    ) -> dict[str, float]:
-        cast, config = self.cast, self.run.critic
-        value_loss, old_value, returns = self.objective.value, rollout.value, credit.returns
-        assert not isinstance(value_loss, NoCritic)
-        assert cast.critic is not None
-        assert cast.critic_optimizer is not None
-        assert config is not None
-        assert old_value is not None
-        assert returns is not None
-        metrics = StepMetrics()
-        critic = cast.critic
-        for part, counts in own_parts(step.parts, sequences, critic):
-            rows = torch.tensor(part, device=self.device)
-            piece = sequences.rows(part)
-            width = piece.width
-            batch = ValueBatch(
-                value=self.scorer.values(piece),
-                old_value=old_value[rows, :width],
-                returns=returns[rows, :width],
-                mask=credit.mask[rows, :width],
-            )
-            parts = value_loss(batch, totals)
+    def _critic_step(self, due: Due) -> dict[str, float]:
+        """One step of the critic alone."""
+        critic = self.cast.critic
+        assert critic is not None
+        network = critic if critic.trunk is not None else self.cast.policy.network
+        fitted = StepMetrics()
+        for part, counts in own_parts(due.step.parts, due.sequences, network):
+            parts = self._value_loss(due, part, self.scorer.values(due.sequences.rows(part)))
             backward(parts.loss, counts)
             if counts:
+                fitted.add(parts)
+        return self._fit(due, fitted.over_processes())
+
+    def _policy_step(self, due: Due, first: torch.Tensor | None) -> dict[str, Any]:
+        """One step of the policy, and of a critic that reads its states: one pass and one backward pass for both."""
+        cast, config = self.cast, self.run.optimizer
+        metrics, fitted = StepMetrics(), StepMetrics()
+        for part, counts in own_parts(due.step.parts, due.sequences, cast.policy.network):
+            batch, entropy, value = self.scorer.batch(part, due.sequences, due.rollout, due.credit, due.tokens)
+            parts = self.objective.loss(batch, due.totals)
+            fit = None if value is None else self._value_loss(due, part, value)
+            backward(parts.loss if fit is None else parts.loss + fit.loss, counts)
+            if counts:
                 metrics.add(parts)
+                metrics.add_mean("entropy", masked_mean(entropy, batch.mask))
+                if fit is not None:
+                    fitted.add(fit)
+                if first is not None:
+                    first[torch.tensor(part, device=self.device), : batch.logp.shape[1]] = batch.logp.detach()
+        self.scorer.share_old_logp(due.rollout)
         metrics = metrics.over_processes()
-        metrics.checked_loss()
-        norm = take_step(cast.critic_optimizer, config.lr * factor, config.max_grad_norm)
-        return metrics.values() | {"value/grad_norm": norm}
+        loss = metrics.checked_loss()
+        reads_states = cast.critic is not None and cast.critic.trunk is None
+        record = self._fit(due, fitted.over_processes()) if reads_states else {}
+        norm = take_step(cast.optimizer, config.lr * due.factor, config.max_grad_norm)
+        report = step_report(cast.optimizer, norm, config.max_grad_norm)
+        return record | {"loss": loss, **report, **metrics.values()}
+
+    def _value_loss(self, due: Due, part: list[int], value: torch.Tensor) -> LossParts:
+        """The critic's share of the step's loss for some rows, given its values of them."""
+        value_loss, old_value, returns = self.objective.value, due.rollout.value, due.credit.returns
+        assert not isinstance(value_loss, NoCritic)
+        assert old_value is not None
+        assert returns is not None
+        rows, width = torch.tensor(part, device=self.device), value.shape[1]
+        batch = ValueBatch(
+            value=value,
+            old_value=old_value[rows, :width],
+            returns=returns[rows, :width],
+            mask=due.credit.mask[rows, :width],
+        )
+        return value_loss(batch, due.totals)
+
+    def _fit(self, due: Due, fitted: StepMetrics) -> dict[str, float]:
+        """The step of the critic's own parameters, once their gradients are there."""
+        config, optimizer = self.run.critic, self.cast.critic_optimizer
+        assert config is not None
+        assert optimizer is not None
+        fitted.checked_loss()
+        norm = take_step(optimizer, config.lr * due.factor, config.max_grad_norm)
+        return fitted.values() | {"value/grad_norm": norm}
 
     def _rollout_metrics(
         self, collected: Collected, rollout: Rollout, credit: Credit, compared: Rollout

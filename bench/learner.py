@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from bench import processes
 from bench.config import Optimizer
-from bench.models import Critic, LanguageModel
+from bench.critics import Critic
+from bench.models import LanguageModel
 from bench.policy import Sequences
 from bench.rollout import Group
 from bench.sharding import is_fully_sharded

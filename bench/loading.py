@@ -11,6 +11,7 @@ from algorithms.axes.knobs import kind_of
 from algorithms.axes.objective import Objective
 from bench import catalog, checks
 from bench.config import Run, Section
+from bench.config_critic import DEFAULT_KIND
 from bench.dialect import ConfigError as ConfigError
 from bench.dialect import parse_yaml, read_yaml
 from bench.explain import explain, shown
@@ -60,6 +61,8 @@ def build_run(*layers: _Layer) -> Run:
         # Said before its knobs are looked at: what they lack would not help.
         lines.append(no_critic(merged["algorithm"]))
         merged = {**merged, "critic": None}
+    if isinstance(merged.get("critic"), Mapping):
+        merged = {**merged, "critic": {"kind": DEFAULT_KIND, **merged["critic"]}}
     try:
         run = Run.model_validate_json(json.dumps(merged))
     except ValidationError as error:

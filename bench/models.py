@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
 from transformers import (
+    AutoModel,
     AutoModelForCausalLM,
     AutoTokenizer,
     DynamicCache,
@@ -20,14 +20,22 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from bench.config import PretrainedModel, PromptFormat, TinyModel, local_path
+from bench.config_models import (
+    END,
+    PAD,
+    UNKNOWN,
+    PretrainedModel,
+    PromptFormat,
+    TinyModel,
+    character_vocabulary,
+    local_path,
+)
 from bench.seeding import stream_key
 
 # Loading and saving takes moments here; the suite shows progress where it matters.
 transformers.utils.logging.disable_progress_bar()
 
 _BY_LENGTH = ("longrope", "dynamic")
-PAD, END, UNKNOWN = "<pad>", "<end>", "<unk>"
 
 
 class ModelUnavailable(RuntimeError):
@@ -62,16 +70,8 @@ class LanguageModel:
 
     @property
     def context(self) -> int | None:
-        """Largest number of positions, where the configuration states one.
-
-        Rotary embeddings that change with the longest sequence of a batch are held to the length up to which they do
-        not: beyond it a completion's probability would depend on what it is computed beside.
-        """
-        config = self.network.config.get_text_config()
-        stated = getattr(config, "max_position_embeddings", None)
-        rope = getattr(config, "rope_parameters", None) or {}
-        original = rope.get("original_max_position_embeddings") if rope.get("rope_type") in _BY_LENGTH else None
-        return min((length for length in (stated, original) if length is not None), default=None)
+        """Largest number of positions, where the configuration states one."""
+        return context_of(self.network)
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Token ids of a prompt, ready for the completion to follow."""
@@ -95,11 +95,24 @@ class LanguageModel:
         return list(ids)
 
 
+def context_of(network: PreTrainedModel) -> int | None:
+    """Largest number of positions of a model with or without its head, where the configuration states one.
+
+    Rotary embeddings that change with the longest sequence of a batch are held to the length up to which they do not:
+    beyond it a completion's probability would depend on what it is computed beside.
+    """
+    config = network.config.get_text_config()
+    stated = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    original = rope.get("original_max_position_embeddings") if rope.get("rope_type") in _BY_LENGTH else None
+    return min((length for length in (stated, original) if length is not None), default=None)
+
+
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
     """One token a character of `alphabet`, as a tokenizer that every Hugging Face tool can load."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    symbols = [PAD, END, UNKNOWN, *dict.fromkeys(alphabet)]
+    symbols = character_vocabulary(alphabet)
     core = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}, unk_token=UNKNOWN))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
@@ -109,9 +122,19 @@ def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
 def create_tiny(config: TinyModel, alphabet: str, seed: int) -> LanguageModel:
     """A small randomly initialised Llama over the characters of `alphabet`; the same seed gives the same weights."""
     tokenizer = character_tokenizer(alphabet)
-    symbols = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    symbols = character_vocabulary(alphabet)
+    network = _tiny_llama(config, len(symbols), seed, symbols.index(END), symbols.index(PAD))
+    return LanguageModel(network, tokenizer, "plain")
+
+
+def create_tiny_trunk(config: TinyModel, vocabulary: int, seed: int) -> PreTrainedModel:
+    """The same without a vocabulary head, for token ids below `vocabulary`."""
+    return base_of(_tiny_llama(config, vocabulary, seed, None, None))
+
+
+def _tiny_llama(config: TinyModel, vocabulary: int, seed: int, end: int | None, pad: int | None) -> LlamaForCausalLM:
     llama = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         num_hidden_layers=config.num_layers,
@@ -119,13 +142,13 @@ def create_tiny(config: TinyModel, alphabet: str, seed: int) -> LanguageModel:
         max_position_embeddings=config.max_positions,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=symbols.index(END),
-        pad_token_id=symbols.index(PAD),
+        eos_token_id=end,
+        pad_token_id=pad,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_key(seed, "model"))
         network = LlamaForCausalLM(llama)
-    return LanguageModel(network.float().eval(), tokenizer, "plain")
+    return network.float().eval()
 
 
 def load_pretrained(config: PretrainedModel) -> LanguageModel:
@@ -134,41 +157,69 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
     Raises:
         ModelUnavailable: it is not there, cannot be reached, or is not a causal language model; one line.
     """
+    network, tokenizer = _loaded(AutoModelForCausalLM, config, "model")
+    if "past_key_values" not in inspect.signature(network.forward).parameters or _has_other_states(network):
+        raise ModelUnavailable(
+            f"model.path: {config.path} keeps no keys and values to sample with, only attention does"
+        )
+    written = config.prompt_format
+    if written == "auto":
+        written = "chat" if tokenizer.chat_template else "plain"
+    model = LanguageModel(network, tokenizer, written)
+    if written == "chat":
+        _check_template(config, model)
+    if not model.end_ids:
+        raise ModelUnavailable(f"model.path: {config.path} has no end token: set eos_token in its tokenizer")
+    return model
+
+
+def load_trunk(config: PretrainedModel, knob: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model without its head, in float32, whichever head it was saved with, and its tokenizer.
+
+    Args:
+        knob: where the configuration has it, for messages.
+
+    Raises:
+        ModelUnavailable: it is not there, cannot be reached, or reads tokens that come later; one line.
+    """
+    network, tokenizer = _loaded(AutoModel, config, knob)
+    ids = torch.tensor([[0, 1, 2], [0, 1, 0]])
+    try:
+        with torch.no_grad():
+            states = network(input_ids=ids, use_cache=False).last_hidden_state
+    except Exception as error:  # a model for other things than text wants other inputs
+        reason = " ".join(str(error).split())[:300]
+        raise ModelUnavailable(f"{knob}.path: {config.path} does not read a row of tokens: {reason}") from error
+    if not torch.allclose(states[0, :2], states[1, :2], atol=1e-5):
+        raise ModelUnavailable(
+            f"{knob}.path: {config.path} is not causal: what it makes of a token depends on later ones"
+        )
+    return network, tokenizer
+
+
+def _loaded(kind: Any, config: PretrainedModel, knob: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model of one of transformers' automatic classes in float32 and eval mode, and its tokenizer."""
     source = {"revision": config.revision} if config.revision else {}
     if config.gguf_file:
         source["gguf_file"] = config.gguf_file
     try:
         path = local_path(config) or config.path
         tokenizer = AutoTokenizer.from_pretrained(path, **source)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, output_loading_info=True, **source
-        )
+        loaded: Any = kind.from_pretrained(path, dtype=torch.float32, output_loading_info=True, **source)
         network, report = loaded
     except Exception as error:  # a broken checkpoint can fail in any way of the libraries that read it
         reason = " ".join(str(error).split())[:500]
-        raise ModelUnavailable(f"model.path: {config.path} cannot be loaded: {reason}") from error
+        raise ModelUnavailable(f"{knob}.path: {config.path} cannot be loaded: {reason}") from error
     missing = sorted(report["missing_keys"])
     if missing:
         raise ModelUnavailable(
-            f"model.path: {config.path} lacks the weights of {', '.join(missing[:3])} and would be random"
-        )
-    if "past_key_values" not in inspect.signature(network.forward).parameters or _has_other_states(network):
-        raise ModelUnavailable(
-            f"model.path: {config.path} keeps no keys and values to sample with, only attention does"
+            f"{knob}.path: {config.path} lacks the weights of {', '.join(missing[:3])} and would be random"
         )
     if config.gguf_file:
         # The weights are dequantised now; what still says otherwise would keep the model from being saved and loaded.
         delattr(network.config, "quantization_config")
         setattr(network, "hf_quantizer", None)
-    written = config.prompt_format
-    if written == "auto":
-        written = "chat" if tokenizer.chat_template else "plain"
-    model = LanguageModel(network.eval(), tokenizer, written)
-    if written == "chat":
-        _check_template(config, model)
-    if not model.end_ids:
-        raise ModelUnavailable(f"model.path: {config.path} has no end token: set eos_token in its tokenizer")
-    return model
+    return network.eval(), tokenizer
 
 
 def _has_other_states(network: PreTrainedModel) -> bool:
@@ -206,22 +257,3 @@ def base_of(network: PreTrainedModel) -> PreTrainedModel:
     base = network.base_model
     assert isinstance(base, PreTrainedModel), "a model of transformers is made of one"
     return base
-
-
-class Critic(nn.Module):
-    """A value model: a copy of a starting policy's trunk with a linear head that starts at zero, so that V is 0."""
-
-    def __init__(self, start: PreTrainedModel):
-        super().__init__()
-        self.trunk = base_of(start)
-        size = start.config.get_text_config().hidden_size
-        # Not initialised first: that would draw from the process's random generator.
-        self.head = nn.utils.skip_init(nn.Linear, size, 1, bias=False, dtype=torch.float32)
-        self.head.load_state_dict({"weight": torch.zeros(1, size)})
-        self.eval()
-
-    def value(self, states: torch.Tensor) -> torch.Tensor:
-        """Values of hidden states (..., hidden size): float32 (...)."""
-        # Autocast would round a value, which nothing averages, to three digits.
-        with torch.autocast(states.device.type, enabled=False):
-            return self.head(states.float()).squeeze(-1)

@@ -1,6 +1,7 @@
 """Scoring: log-probabilities, entropies and values of given completions' tokens, defined once for all objectives."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bench.models import Critic, base_of
+from bench.critics import Critic
+from bench.models import base_of
 from bench.packing import Layout, attends_by_products, layout_of, packed_states, packs, spread
 from bench.token_head import entropy_of, logp_and_entropy, picked
 
@@ -141,6 +143,19 @@ def token_logps_and_entropy(
     network: PreTrainedModel, sequences: Sequences, temperature: float, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The same, and the exact entropy of each distribution, without its gradient unless that is asked for."""
+    logp, entropy, _ = token_scores(network, sequences, temperature, entropy_gradient)
+    return logp, entropy
+
+
+def token_scores(
+    network: PreTrainedModel,
+    sequences: Sequences,
+    temperature: float,
+    entropy_gradient: bool = False,
+    critic: Critic | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same, and from the same pass the values of a critic that reads this network's states; None without one."""
+    value = None
     if reads_packed(network):
         layout = sequences.layout
         states = packed_states(base_of(network), layout)[layout.predictors]
@@ -149,12 +164,27 @@ def token_logps_and_entropy(
         scored = logp_and_entropy(states, head, layout.targets, temperature, entropy_gradient=entropy_gradient)
         logp, entropy = (spread(numbers, layout) for numbers in scored)
     else:
-        logits = completion_logits(network, sequences)
+        with nullcontext([]) if critic is None else _last_states(network) as kept:
+            logits = completion_logits(network, sequences)
+        states = kept[0][:, max(sequences.prompt_lengths) - 1 : -1] if kept else logits
         logits = logits if temperature == 1 else logits / temperature
         logp, normaliser = picked(logits, sequences.completion_ids)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy = entropy_of(logits, normaliser)
-    return logp.masked_fill(~sequences.mask, 0.0), entropy.masked_fill(~sequences.mask, 0.0)
+    if critic is not None:
+        value = values_of(critic, states, sequences)
+    return logp.masked_fill(~sequences.mask, 0.0), entropy.masked_fill(~sequences.mask, 0.0), value
+
+
+@contextmanager
+def _last_states(network: PreTrainedModel) -> Iterator[list[Tensor]]:
+    """Keeps what the trunk hands to the vocabulary head in the pass made inside, (rows, positions, hidden size)."""
+    kept: list[Tensor] = []
+    handle = base_of(network).register_forward_hook(lambda *call: kept.append(call[-1].last_hidden_state))
+    try:
+        yield kept
+    finally:
+        handle.remove()
 
 
 def reads_packed(network: PreTrainedModel) -> bool:
@@ -185,24 +215,38 @@ def computed_positions(network: PreTrainedModel, sequences: Sequences) -> int:
     return len(sequences) * (max(sequences.prompt_lengths) + max(sequences.lengths))
 
 
-def token_values(critic: Critic, sequences: Sequences) -> Tensor:
-    """The critic's value of the state before each completion token: float32 (rows, completion width), 0 beyond a
-    completion's end."""
-    if packs(critic.trunk):
+def predictor_states(trunk: PreTrainedModel, sequences: Sequences) -> Tensor:
+    """The trunk's hidden state before each completion token: (scored tokens, hidden size) where it reads packed rows,
+    (rows, completion width, hidden size) where not."""
+    if packs(trunk):
         layout = sequences.layout
-        values = spread(critic.value(packed_states(critic.trunk, layout)[layout.predictors]), layout)
-    else:
-        hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
-        values = critic.value(hidden[:, max(sequences.prompt_lengths) - 1 : -1])
-    return values.masked_fill(~sequences.mask, 0.0)
+        return packed_states(trunk, layout)[layout.predictors]
+    hidden = trunk(**_inputs(sequences), use_cache=False).last_hidden_state
+    return hidden[:, max(sequences.prompt_lengths) - 1 : -1]
 
 
-def values_after(critic: Critic, sequences: Sequences) -> Tensor:
+def values_of(critic: Critic, states: Tensor, sequences: Sequences) -> Tensor:
+    """The critic's value of the state before each completion token: float32 (rows, completion width), 0 beyond a
+    completion's end.
+
+    Args:
+        states: as `predictor_states` gives them.
+    """
+    values = critic.value(states)
+    return (spread(values, sequences.layout) if values.dim() == 1 else values).masked_fill(~sequences.mask, 0.0)
+
+
+def token_values(critic: Critic, trunk: PreTrainedModel, sequences: Sequences) -> Tensor:
+    """The same, on the states of `trunk`: the critic's own, or the policy's."""
+    return values_of(critic, predictor_states(trunk, sequences), sequences)
+
+
+def values_after(critic: Critic, trunk: PreTrainedModel, sequences: Sequences) -> Tensor:
     """The critic's value of the state after each completion's last token: float32 (rows,)."""
-    if packs(critic.trunk):
+    if packs(trunk):
         layout = sequences.layout_with_last
-        return critic.value(packed_states(critic.trunk, layout)[layout.last])
-    hidden = critic.trunk(**_inputs(sequences), use_cache=False).last_hidden_state
+        return critic.value(packed_states(trunk, layout)[layout.last])
+    hidden = trunk(**_inputs(sequences), use_cache=False).last_hidden_state
     lengths = torch.tensor(sequences.lengths, device=hidden.device)
     last = max(sequences.prompt_lengths) - 1 + lengths
     return critic.value(hidden[torch.arange(len(sequences), device=hidden.device), last])

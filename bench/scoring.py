@@ -14,9 +14,20 @@ from algorithms.axes.policy_gradient import PolicyGradient
 from bench import processes
 from bench.compute import passes
 from bench.config import Run
+from bench.critics import Critic, check_room
 from bench.instruments import Instruments
 from bench.learner import Cast, own_parts
-from bench.policy import Sequences, computed_positions, token_logps, token_logps_and_entropy, token_values, values_after
+from bench.models import base_of
+from bench.policy import (
+    Sequences,
+    computed_positions,
+    predictor_states,
+    token_logps,
+    token_scores,
+    token_values,
+    values_after,
+    values_of,
+)
 from bench.rollout import Group, sampler_logps
 from bench.sharding import within
 
@@ -47,17 +58,21 @@ class Scorer:
             with self._passes(model):
                 return by_parts(model, score, sequences, parts)
 
-        old_logp, entropy = self._old_policy(sampled, sequences, parts)
-        reference, critic, ref_logp, value, next_value = cast.reference, cast.critic, None, None, None
+        if cast.critic is not None and cast.critic.trunk is not None:
+            check_room(cast.critic.trunk, max(map(sum, zip(sequences.prompt_lengths, sequences.lengths, strict=True))))
+        old_logp, entropy, value = self._old_policy(sampled, sequences, parts)
+        reference, critic, ref_logp, next_value = cast.reference, cast.critic, None, None
         if reference is not None:
             with self.instruments.phase("ref_logp"):
                 frozen = reference.network
                 ref_logp = scored(frozen, partial(_logps, frozen, config.temperature))
-        if critic is not None:
+        if critic is not None and (value is None or self.objective.needs.next_value):
+            model, trunk = self._read_by(critic)
             with self.instruments.phase("values"):
-                value = scored(critic, partial(token_values, critic))
+                if value is None:
+                    value = scored(model, partial(token_values, critic, trunk))
                 if self.objective.needs.next_value:
-                    next_value = scored(critic, lambda part: values_after(critic, part)[:, None])[:, 0]
+                    next_value = scored(model, lambda part: values_after(critic, trunk, part)[:, None])[:, 0]
         members = [member for group in groups for member in group.members]
         bits = [bit for group in groups for bit in group.correct]
         return Rollout(
@@ -78,37 +93,59 @@ class Scorer:
     def _passes(self, model: nn.Module) -> AbstractContextManager[None]:
         return passes(self.run.compute, self.run.device, model)
 
+    def _read_by(self, critic: Critic) -> tuple[nn.Module, PreTrainedModel]:
+        """The model through which a pass for values goes, and the trunk in it whose states the critic reads."""
+        if critic.trunk is not None:
+            return critic, critic.trunk
+        network = self.cast.policy.network
+        return network, base_of(network)
+
+    @property
+    def _in_policy(self) -> Critic | None:
+        """The critic, where it reads the policy's states, so that one pass serves both; None where it does not."""
+        critic = self.cast.critic
+        return critic if critic is not None and critic.trunk is None else None
+
     def values(self, piece: Sequences) -> Tensor:
-        """The critic's values of a microbatch, with their gradient."""
+        """The critic's values of a microbatch, with the gradient of its own parameters and of no others."""
         critic = self.cast.critic
         assert critic is not None, "only an objective with a critic asks for its values"
-        with self._passes(critic):
-            return within(critic, partial(token_values, critic, piece))
+        model, trunk = self._read_by(critic)
+        with self._passes(model):
+            if critic.trunk is not None:
+                return within(model, partial(token_values, critic, trunk, piece))
+            with torch.no_grad():
+                states = within(model, partial(predictor_states, trunk, piece))
+        return values_of(critic, states, piece)
 
     def _old_policy(
         self, sampled: Tensor, sequences: Sequences, parts: Sequence[list[int]]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities before the first update, and entropies where they are read; one pass gives both."""
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities before the first update, entropies where they are read, and the values of a critic that
+        reads the policy's states; one pass gives all, and None is what no pass was made for."""
         network, temperature = self.cast.policy.network, self.run.rollout.temperature
         # Filled by the update's own pass where that is the old policy; what is never filled is unknown, not equal.
         known = torch.full_like(sampled, torch.nan) if self.first_pass_is_old else sampled.clone()
         recomputed = self.run.rollout.old_logp == "recomputed" and not self.first_pass_is_old
-        if not recomputed and not self.objective.needs.entropy:
-            return known, None
+        needs_entropy, critic = self.objective.needs.entropy, self._in_policy
+        if not recomputed and not needs_entropy:
+            return known, None, None
         with self.instruments.phase("old_logp"), self._passes(network):
-            if not self.objective.needs.entropy:
-                return by_parts(network, partial(_logps, network, temperature), sequences, parts), None
+            if not needs_entropy and critic is None:
+                return by_parts(network, partial(_logps, network, temperature), sequences, parts), None, None
 
-            def both(part: Sequences) -> Tensor:
-                return torch.stack(token_logps_and_entropy(network, part, temperature), dim=-1)
+            def all_of(part: Sequences) -> Tensor:
+                found = token_scores(network, part, temperature, critic=critic)
+                return torch.stack([numbers for numbers in found if numbers is not None], dim=-1)
 
-            own, entropy = by_parts(network, both, sequences, parts).unbind(-1)
-        return own if recomputed else known, entropy
+            own, entropy, *value = by_parts(network, all_of, sequences, parts).unbind(-1)
+        return own if recomputed else known, entropy if needs_entropy else None, value[0] if value else None
 
     def batch(
         self, part: list[int], sequences: Sequences, rollout: Rollout, credit: Credit, tokens: Tensor
-    ) -> tuple[Batch, Tensor]:
-        """Rows of the rollout with the policy's fresh log-probabilities, and their entropies without a gradient.
+    ) -> tuple[Batch, Tensor, Tensor | None]:
+        """Rows of the rollout with the policy's fresh log-probabilities, their entropies without a gradient, and the
+        values, with theirs, of a critic that reads the policy's states.
 
         Args:
             part: the rows.
@@ -120,7 +157,8 @@ class Scorer:
         with_gradient = self.objective.needs.entropy_gradient
         network, temperature = self.cast.policy.network, self.run.rollout.temperature
         with self._passes(network):
-            logp, entropy = within(network, lambda: token_logps_and_entropy(network, piece, temperature, with_gradient))
+            score = partial(token_scores, network, piece, temperature, with_gradient, self._in_policy)
+            logp, entropy, value = within(network, score)
         if self.first_pass_is_old:
             rollout.old_logp[rows, :width] = logp.detach()
         self.instruments.clock.count(padded=computed_positions(network, piece))
@@ -134,7 +172,7 @@ class Scorer:
             weight=None if credit.weight is None else credit.weight[rows, :width],
             entropy=entropy if with_gradient else None,
         )
-        return batch, entropy.detach()
+        return batch, entropy.detach(), value
 
     def share_old_logp(self, rollout: Rollout) -> None:
         """Where the update's own pass fills the old policy in, give every process what the others have filled in."""

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from bench import checkpoint, processes, resume, store
 from bench.alarms import Watch, alarms_of, as_records
-from bench.casting import make_cast, make_learner
+from bench.casting import critic_record, make_cast, make_learner
 from bench.catalog import load_preset
 from bench.checkpoint_folder import NoRoom
 from bench.config import Run
@@ -185,6 +185,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
     about = {
+        "critic": critic_record(run, cast),
         "engine": engine_record(run),
         "paths": _paths(cast.policy.network),
         "start": dict(start.about),
@@ -209,7 +210,7 @@ def _write_known(run: Run, directory: Path) -> None:
     """The files that the configuration alone decides."""
     preset = load_preset(run.algorithm)
     store.write_yaml(directory / "run.yaml", run.dump())
-    formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.objective.formula()}
+    formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.formula()}
     formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
     store.write_json(directory / "formula.json", formula)
 

@@ -11,11 +11,12 @@ import torch
 
 from bench.casting import make_cast, make_learner
 from bench.config import Run, TinyModel
+from bench.critics import make_critic
 from bench.generate import sample
 from bench.instruments import Instruments
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
-from bench.models import Critic, create_tiny, load_folder, save_folder
+from bench.models import create_tiny, load_folder, save_folder
 from bench.rollout import Sampler
 from bench.train import execute
 
@@ -44,9 +45,17 @@ def expected() -> tuple[tuple[float, float, float], tuple[float, float, float]]:
 def test_models_and_critics_leave_the_global_generators_alone(tiny_run: MakeRun, tmp_path: Path) -> None:
     model = tiny_run("grpo").model
     assert isinstance(model, TinyModel)
+    drawn = {"critic.head_init": "normal_reward"}
+    critics: list[dict[str, Any]] = [
+        {},
+        {"critic.kind": "mlp"},
+        {"critic.kind": "model", "critic.model": model.model_dump()},
+    ]
+    runs = [tiny_run("ppo", **drawn, **knobs) for knobs in critics]
     first, second = expected()
     made = create_tiny(model, "0123456789+=", 0)
-    Critic(made.network)
+    for run in runs:
+        make_critic(run, made)
     save_folder(made, tmp_path / "model")
     load_folder(tmp_path / "model", "plain")
     assert draws() == second != first

@@ -252,7 +252,7 @@ def test_a_dotted_key_in_a_file_is_shown_its_section() -> None:
         ("evaluation.ks=[1, x]", 'evaluation.ks[1]: "x" given, must be a whole number, at least 1'),
         ("evaluation.ks=[4, 2]", "evaluation.ks: [4, 2] given, must rise without repeats, such as [2, 4]"),
         ("device=gpu", 'device: "gpu" given, must be cpu or cuda; did you mean cpu?'),
-        ("critic=3", "critic: 3 given, must be a section with lr, max_grad_norm, warmup_updates or null"),
+        ("critic=3", "critic: 3 given, must be separate, model, head or mlp or null"),
         ("output.sweep=a/b", 'output.sweep: "a/b" given, must be the name of one folder, without slashes'),
         ("task.num_terms=1", "task.num_terms: 1 given, must be a whole number, at least 2 and at most 16"),
         ("task.num_terms=yes", 'task.num_terms: "yes" given, must be a whole number, at least 2 and at most 16'),

@@ -21,7 +21,9 @@ from transformers import (
 )
 
 from bench import packing
-from bench.models import Critic
+from bench.config_critic import SeparateCritic
+from bench.critics import Critic, make_head
+from bench.models import base_of
 from bench.packing import PACKED_MODELS, packs
 from bench.policy import (
     Sequences,
@@ -127,13 +129,13 @@ def test_completions_of_one_token_alone_need_nothing_but_their_prompt() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_values_before_and_after_each_token(seed: int) -> None:
-    critic = Critic(made(CONFIGS[0]))
-    torch.nn.init.normal_(critic.head.weight)
+    trunk = base_of(made(CONFIGS[0]))
+    critic = Critic(make_head(seed, SeparateCritic(lr=1.0, head_init="initializer_range"), trunk), trunk)
     prompts, completions = ragged(seed)
     sequences = Sequences.of(prompts, completions, 0)
-    values, after = token_values(critic, sequences), values_after(critic, sequences)
+    values, after = token_values(critic, trunk, sequences), values_after(critic, trunk, sequences)
     for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        states = critic.trunk(torch.tensor([prompt + completion])).last_hidden_state[0]
+        states = trunk(torch.tensor([prompt + completion])).last_hidden_state[0]
         own = critic.head(states).squeeze(-1)[len(prompt) - 1 :]
         torch.testing.assert_close(values[i, : len(completion)], own[:-1], atol=1e-5, rtol=0)
         torch.testing.assert_close(after[i], own[-1], atol=1e-5, rtol=0)

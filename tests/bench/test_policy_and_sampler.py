@@ -6,8 +6,10 @@ import torch
 from transformers import PreTrainedConfig
 
 from bench.config import TinyModel
+from bench.config_critic import SeparateCritic
+from bench.critics import Critic, make_head
 from bench.generate import sample
-from bench.models import Critic, LanguageModel, create_tiny
+from bench.models import LanguageModel, base_of, create_tiny
 from bench.policy import Sequences, token_logps, token_logps_and_entropy, token_values
 from bench.seeding import stream_key, uniforms
 from bench.token_head import logp_and_entropy
@@ -166,15 +168,15 @@ def test_obj_27_dropout_is_off_everywhere(model: LanguageModel) -> None:
 
 def test_values_stand_before_their_token_and_start_at_zero(model: LanguageModel) -> None:
     """V_t belongs to the state before token t: the hidden state at the prompt's last position gives V_0."""
-    critic = Critic(create_tiny(TinyModel(hidden_size=32, num_heads=2), ALPHABET, seed=0).network)
+    trunk = base_of(create_tiny(TinyModel(hidden_size=32, num_heads=2), ALPHABET, seed=0).network)
+    critic = Critic(make_head(0, SeparateCritic(lr=1.0), trunk), trunk)
     sequences = Sequences.of(encoded(model), [[5, 6, 1], [7], [8, 9, 3], [6, 6]], model.pad_id)
-    assert torch.count_nonzero(token_values(critic, sequences)) == 0
-    torch.manual_seed(0)
-    torch.nn.init.normal_(critic.head.weight)
+    assert torch.count_nonzero(token_values(critic, trunk, sequences)) == 0
+    critic = Critic(make_head(0, SeparateCritic(lr=1.0, head_init="normal_reward"), trunk), trunk)
     with torch.no_grad():
-        values = token_values(critic, sequences)
+        values = token_values(critic, trunk, sequences)
         prompt, ids = encoded(model)[2], [8, 9, 3]
-        hidden = critic.trunk(torch.tensor([prompt + ids])).last_hidden_state[0]
+        hidden = trunk(torch.tensor([prompt + ids])).last_hidden_state[0]
         expected = critic.head(hidden)[len(prompt) - 1 : -1, 0]
     torch.testing.assert_close(values[2, :3], expected, atol=1e-5, rtol=0)
 

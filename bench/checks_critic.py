@@ -1,0 +1,108 @@
+"""What a critic asks of its run: that there is one to train, knobs that act, and another model that reads the policy's.
+
+Imports nothing that loads a model: `bench.critics` says the same lines of what only a loaded model can tell.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bench.checks_models import model_files, positions_of, prompt_lengths
+from bench.checks_objective import dead_knob
+from bench.config import Model, Run
+from bench.config_critic import HeadCritic, ModelCritic
+from bench.config_models import PretrainedModel, TinyModel, character_vocabulary, local_path
+from bench.refusals import no_critic
+
+_QUOTED_TOKENS = 3
+
+
+def critic_files(run: Run) -> Iterator[str]:
+    """One line for each thing that is wrong with the path of a critic's own model."""
+    if isinstance(run.critic, ModelCritic):
+        yield from model_files("critic.model", run.critic.model)
+
+
+def critic_mistakes(run: Run) -> Iterator[str]:
+    """One line for each mistake: dotted path, value given, what would be right."""
+    if run.objective.needs.critic and run.critic is None:
+        yield f"critic: missing, but {run.algorithm} trains one; give its learning rate, such as critic.lr=1e-5"
+    if run.critic is not None and not run.objective.needs.critic:
+        yield no_critic(run.algorithm)
+    if run.critic is not None and run.critic.warmup_updates >= run.budget.updates:
+        yield (
+            f"critic.warmup_updates: {run.critic.warmup_updates} given, must be below budget.updates = "
+            f"{run.budget.updates}, or the policy is never trained"
+        )
+    if isinstance(run.critic, HeadCritic) and run.critic.stop_gradient:
+        why = "critic.stop_gradient keeps the value loss out of the trunk"
+        yield from dead_knob(run.critic, "critic", "coefficient", why)
+    if isinstance(run.critic, ModelCritic):
+        yield from _other_model(run, run.critic.model)
+
+
+def _other_model(run: Run, model: Model) -> Iterator[str]:
+    """What can be told of the critic's model without loading it."""
+    needed = max([1, *prompt_lengths(run)]) + run.rollout.max_completion_tokens
+    line = room_mistake(positions_of(model), needed)
+    if line is not None:
+        yield line
+    if not isinstance(model, PretrainedModel):
+        return
+    yield from dead_knob(model, "critic.model", "prompt_format", "a critic reads the policy's tokens")
+    # Tokens that were added to a vocabulary may stand in other files too, so those of the policy wait for the loading.
+    policy, own = _vocabulary(run.model, run.alphabet, added=False), _vocabulary(model, "", added=True)
+    line = None if policy is None or own is None else vocabulary_mistake(model.path, policy, own)
+    if line is not None:
+        yield line
+
+
+def room_mistake(positions: int | None, needed: int) -> str | None:
+    """The line about a critic whose model reads too short a text; None where it does, or states no limit.
+
+    Args:
+        needed: tokens of a prompt and its completion.
+    """
+    if positions is None or needed <= positions:
+        return None
+    return (
+        f"critic.model: it has {positions} positions, but a prompt and its completion take {needed} tokens; lower "
+        "rollout.max_completion_tokens, or give a critic with a longer context"
+    )
+
+
+def vocabulary_mistake(path: str, policy: Mapping[str, int], own: Mapping[str, int]) -> str | None:
+    """The line about a critic that would read other tokens than the policy wrote; None where it would not.
+
+    Args:
+        policy: ids by token, of the policy's tokenizer.
+        own: the same of the critic's, which may have more.
+    """
+    other = [(token, number) for token, number in policy.items() if own.get(token) != number]
+    if not other:
+        return None
+    shown = ", ".join(
+        f"{token!r} ({number}, there {own.get(token, 'missing')})" for token, number in other[:_QUOTED_TOKENS]
+    )
+    return (
+        f'critic.model.path: "{path}" given, whose tokenizer is not the policy\'s: {len(other)} of {len(policy)} '
+        f"tokens have another id there, such as {shown}; give a model of the policy's family"
+    )
+
+
+def _vocabulary(model: Model, alphabet: str, *, added: bool) -> dict[str, int] | None:
+    """Ids by token, where they can be told from a file: not for a hub name, nor for a tokenizer of another format."""
+    if isinstance(model, TinyModel):
+        return {token: number for number, token in enumerate(character_vocabulary(alphabet))}
+    folder = local_path(model)
+    if folder is None or model.gguf_file is not None or not (folder / "tokenizer.json").is_file():
+        return None
+    try:
+        data: Any = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        vocabulary = data["model"]["vocab"]
+        if isinstance(vocabulary, list):  # with scores, in the order of the ids
+            vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+        more = {token["content"]: token["id"] for token in data["added_tokens"]} if added else {}
+        return {**vocabulary, **more}
+    except (ValueError, KeyError, TypeError, OSError):
+        return None  # loading the tokenizer will say what is wrong with the file
