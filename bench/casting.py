@@ -7,6 +7,8 @@ import torch
 from algorithms.axes.imitation import Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import Preference
+from bench.adapted_weights import plain_copy, trained
+from bench.adapters import reference_of
 from bench.compute import enable_checkpointing
 from bench.config import Run
 from bench.instruments import Instruments
@@ -38,20 +40,21 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     torch.nn.Module.to(network, run.device)
     reference, critic, critic_optimizer = None, None, None
     if needs.reference and isinstance(run.objective, PolicyGradient):
-        reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)
+        frozen = deepcopy(network).requires_grad_(False) if run.adapter is None else reference_of(network, run.adapter)
+        reference = LanguageModel(frozen, start.tokenizer, start.prompt_format)
     if needs.critic:
         assert run.critic is not None, "the configuration gives a critic to objectives that need one"
-        critic = Critic(deepcopy(network)).to(run.device)
+        critic = Critic(deepcopy(network) if run.adapter is None else plain_copy(network)).to(run.device)
     if run.compute.gradient_checkpointing:
         # Of each model that is trained by itself: a copy would still ask the other one about its attention.
-        for trained in [network, *([] if critic is None else [critic.trunk])]:
-            enable_checkpointing(trained)
+        for model in [network, *([] if critic is None else [critic.trunk])]:
+            enable_checkpointing(model)
     if run.parallel.strategy == "fsdp":
         for model in [network, reference.network if reference else None, critic]:
             if model is not None:
                 shard(model, decoder_layers(model))
     if critic is not None and run.critic is not None:
         critic_optimizer = adamw(critic.parameters(), run.critic.lr, run.optimizer)
-    optimizer = adamw(network.parameters(), run.optimizer.lr, run.optimizer)
+    optimizer = adamw(trained(network), run.optimizer.lr, run.optimizer)
     policy = LanguageModel(network, start.tokenizer, start.prompt_format)
     return Cast(policy, optimizer, reference, critic, critic_optimizer)

@@ -1,6 +1,5 @@
 """Checkpoints: everything that shapes a run's future, in a folder that counts only once its marker is written, last."""
 
-import hashlib
 import json
 import shutil
 from dataclasses import asdict
@@ -13,8 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bench import processes, sharding
+from bench.adapted_weights import adapted_layers, plain_state, state_digest
+from bench.adapter_files import BASE, SUBFOLDER, adapter_folder, load_adapter, read_adapter, save_adapter
 from bench.learner import Cast, Progress
-from bench.models import LanguageModel, save_folder
+from bench.models import LanguageModel, ModelUnavailable, save_folder
 from bench.rollout import Group
 from bench.store import write_json
 
@@ -26,12 +27,9 @@ _GROUPS = TypeAdapter(list[Group], config=ConfigDict(ser_json_inf_nan="strings")
 
 
 def weights_digest(network: nn.Module) -> str:
-    """SHA-256 of all parameters by name: equal for two models exactly when their weights are equal bit for bit."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(sharding.whole(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    """SHA-256 of all parameters by name: equal for two models exactly when their weights are equal bit for bit. An
+    adapter counts as merged, so that a model has the digest of the folder that it is saved as."""
+    return state_digest(plain_state(network))
 
 
 def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Path:
@@ -51,7 +49,11 @@ def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Pa
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        save_folder(cast.policy, partial / "policy", states.pop("policy"))
+        policy = states.pop("policy")
+        if adapted_layers(cast.policy.network):
+            save_adapter(cast.policy.network, partial / "policy")
+        else:
+            save_folder(cast.policy, partial / "policy", policy)
         for name, state in states.items():
             save_file(_owned(state), partial / f"{name}.safetensors")
         if cast.carried:
@@ -68,10 +70,13 @@ def save(directory: Path, cast: Cast, *, keep: int, extra: dict[str, Any]) -> Pa
 
 
 def save_model(model: LanguageModel, folder: Path) -> None:
-    """Write an ordinary Hugging Face folder, by the main process, whole where the weights are sharded."""
-    state = _whole(model.network.state_dict())
+    """Write an ordinary Hugging Face folder, by the main process, whole where the weights are sharded; an adapter is
+    merged into it, and lies in a folder of its own beside."""
+    state = _whole(plain_state(model.network))
     if processes.is_main():
         save_folder(model, folder, state)
+        if adapted_layers(model.network):
+            save_adapter(model.network, folder / SUBFOLDER)
 
 
 def complete(directory: Path) -> list[Path]:
@@ -108,8 +113,15 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
 
 
 def load_weights(model: LanguageModel, folder: Path) -> None:
-    """Replace a model's weights by those of a saved folder of the same architecture."""
+    """Replace a model's weights by those of a saved folder of the same architecture; where it has an adapter, the
+    adapter's alone, whose base must be the same."""
     processes.barrier()  # the main process may still be writing it
+    if adapted_layers(model.network):
+        saved = read_adapter(adapter_folder(folder))
+        if saved.base != getattr(model.network, BASE):
+            raise ModelUnavailable(f"{folder}: its adapter was trained on another base than the run starts from now")
+        load_adapter(model.network, saved.tensors)
+        return
     saved = sharding.own_class(model.network).from_pretrained(folder, dtype=torch.float32)
     sharding.load_whole(model.network, saved.state_dict())
 
@@ -121,7 +133,9 @@ def _owned(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _states(cast: Cast) -> dict[str, dict[str, torch.Tensor]]:
     """The policy's weights and what else is saved beside them, by the name of its file; whole where it is sharded."""
-    states = {"policy": cast.policy.network.state_dict(), "optimizer": _flat(cast.optimizer)}
+    # An adapter is saved alone: its base is the start's, and the start is there again when the run goes on.
+    policy = {} if adapted_layers(cast.policy.network) else cast.policy.network.state_dict()
+    states = {"policy": policy, "optimizer": _flat(cast.optimizer)}
     if cast.critic is not None and cast.critic_optimizer is not None:
         states |= {"critic": cast.critic.state_dict(), "critic_optimizer": _flat(cast.critic_optimizer)}
     return {name: _whole(state) for name, state in states.items()}

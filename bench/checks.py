@@ -6,6 +6,7 @@ from pathlib import Path
 
 from algorithms.axes.imitation import Imitation
 from bench.catalog import nearest
+from bench.checks_adapter import adapter_mistakes
 from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_objective import dead_knob, objective_mistakes
@@ -27,6 +28,7 @@ def check(run: Run) -> list[str]:
         evaluation_mistakes,
         reward_mistakes,
         _critic,
+        adapter_mistakes,
         _parallel,
         objective_mistakes,
         engine_mistakes,

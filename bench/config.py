@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
+from bench.config_adapter import Lora, adapter_digest
 from bench.config_compute import BuiltinEngine, Compute, Engine, Parallel
 from bench.config_reward import Reward
 from bench.reward_functions import reward_fingerprint
@@ -267,6 +268,8 @@ class Run(Section):
     seed: CountOrZero = 0
     model: Model = TinyModel()
     warm_start: WarmStart | None = None
+    adapter: Lora | None = None
+    """An adapter that is trained in the weights' place; null trains all weights."""
     prompt: Prompt = Prompt()
     rollout: Rollout
     reward: Reward = Reward()
@@ -310,6 +313,8 @@ class Run(Section):
         content["evaluation"]["also"] = {label: task_content(task) for label, task in also}
         if isinstance(self.model, PretrainedModel):
             content["model"]["path"] = model_digest(self.model)
+        if self.adapter is not None and self.adapter.path is not None:
+            content["adapter"]["path"] = adapter_digest(self.adapter.path)
         return fingerprint.data_digest(content)[:12]
 
     @property
