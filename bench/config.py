@@ -269,7 +269,6 @@ class Run(Section):
     model: Model = TinyModel()
     warm_start: WarmStart | None = None
     adapter: Lora | None = None
-    """An adapter that is trained in the weights' place; null trains all weights."""
     prompt: Prompt = Prompt()
     rollout: Rollout
     reward: Reward = Reward()

@@ -14,7 +14,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 class Lora(Section):
     """LoRA through peft (Hu et al. 2021, arXiv:2106.09685): an adapted layer computes W + scale B A, of which A and B
-    are trained. There is no dropout, as nowhere in the suite."""
+    are trained; without a section all weights are. There is no dropout, as nowhere in the suite."""
 
     kind: Literal["lora"] = "lora"
     rank: Count = 16
