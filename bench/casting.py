@@ -8,6 +8,8 @@ import torch
 from algorithms.axes.imitation import Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import Preference
+from bench.adapted_weights import trained
+from bench.adapters import reference_of
 from bench.checkpoint import weights_digest
 from bench.compute import enable_checkpointing
 from bench.config import Run
@@ -41,14 +43,15 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     torch.nn.Module.to(network, run.device)
     reference, critic, critic_optimizer = None, None, None
     if needs.reference and isinstance(run.objective, PolicyGradient):
-        reference = LanguageModel(deepcopy(network).requires_grad_(False), start.tokenizer, start.prompt_format)
+        frozen = deepcopy(network).requires_grad_(False) if run.adapter is None else reference_of(network, run.adapter)
+        reference = LanguageModel(frozen, start.tokenizer, start.prompt_format)
     if needs.critic:
         critic = make_critic(run, start)
     if run.compute.gradient_checkpointing:
         # Of each model that is trained by itself: a copy would still ask the other one about its attention.
-        for trained in (network, critic.trunk if critic else None):
-            if trained is not None:
-                enable_checkpointing(trained)
+        for model in (network, critic.trunk if critic else None):
+            if model is not None:
+                enable_checkpointing(model)
     if run.parallel.strategy == "fsdp":
         # A head on the policy's states is whole in every process: it is small, and its gradient is summed.
         own = critic if critic is not None and critic.trunk is not None else None
@@ -56,8 +59,8 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
             if model is not None:
                 shard(model, decoder_layers(model))
     if critic is not None and run.critic is not None:
-        critic_optimizer = adamw(critic.parameters(), run.critic.lr, run.optimizer)
-    optimizer = adamw(network.parameters(), run.optimizer.lr, run.optimizer)
+        critic_optimizer = adamw(trained(critic), run.critic.lr, run.optimizer)
+    optimizer = adamw(trained(network), run.optimizer.lr, run.optimizer)
     policy = LanguageModel(network, start.tokenizer, start.prompt_format)
     return Cast(policy, optimizer, reference, critic, critic_optimizer)
 

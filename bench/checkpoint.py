@@ -1,6 +1,5 @@
 """Checkpoints: everything that shapes a run's future, as named tensors and plain values in folders that are whole."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bench import checkpoint_folder, processes, sharding
+from bench.adapted_weights import adapted_layers, plain_state, state_digest
+from bench.adapter_files import BASE, SUBFOLDER, adapter_folder, load_adapter, read_adapter, save_adapter
 from bench.checkpoint_folder import FORMAT, MARKER, complete, step_of
 from bench.learner import Cast, Made, Progress
-from bench.models import LanguageModel, save_folder
+from bench.models import LanguageModel, ModelUnavailable, save_folder
 from bench.rollout import Group
 
 __all__ = ["CARRIED", "FORMAT", "MARKER", "complete", "step_of"]
@@ -27,12 +28,9 @@ _GROUPS = TypeAdapter(list[Group], config=ConfigDict(ser_json_inf_nan="strings")
 
 
 def weights_digest(network: nn.Module) -> str:
-    """SHA-256 of all parameters by name: equal for two models exactly when their weights are equal bit for bit."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(sharding.whole(tensor).detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    """SHA-256 of all parameters by name: equal for two models exactly when their weights are equal bit for bit. An
+    adapter counts as merged, so that a model has the digest of the folder that it is saved as."""
+    return state_digest(plain_state(network))
 
 
 # Writing
@@ -71,7 +69,11 @@ def save(
     checkpoint_folder.require_room(directory, room, f"the checkpoint of update {cast.progress.update}")
     record = {**(origin or {}), "progress": asdict(cast.progress), "extra": dict(extra)}
     with checkpoint_folder.whole_folder(final, {**record, "needs": list(needs), "stays": stays}) as partial:
-        save_folder(cast.policy, partial / "policy", states.pop("policy"))
+        policy = states.pop("policy")
+        if adapted_layers(cast.policy.network):
+            save_adapter(cast.policy.network, partial / "policy")
+        else:
+            save_folder(cast.policy, partial / "policy", policy)
         for name, state in states.items():
             save_file(_owned(state), partial / f"{name}.safetensors")
         if carried:
@@ -81,16 +83,19 @@ def save(
 
 
 def save_model(model: LanguageModel, folder: Path, record: Mapping[str, Any] | None = None) -> None:
-    """Write an ordinary Hugging Face folder with a marker, by the main process, whole where the weights are sharded.
+    """Write an ordinary Hugging Face folder with a marker, by the main process, whole where the weights are sharded; an
+    adapter is merged into it, and lies in a folder of its own beside.
 
     Raises:
         NoRoom: the disk has not the bytes free that it takes.
     """
-    state = _whole(model.network.state_dict())
+    state = _whole(plain_state(model.network))
     if processes.is_main():
         checkpoint_folder.require_room(folder.parent, _num_bytes({"policy": state}), f"the model {folder.name}")
         with checkpoint_folder.whole_folder(folder, record or {}) as partial:
             save_folder(model, partial, state)
+            if adapted_layers(model.network):
+                save_adapter(model.network, partial / SUBFOLDER)
 
 
 def save_made(folder: Path, made: Made, record: Mapping[str, Any]) -> None:
@@ -128,8 +133,15 @@ def set_progress(cast: Cast, values: Mapping[str, Any]) -> None:
 
 
 def load_weights(model: LanguageModel, folder: Path) -> None:
-    """Replace a model's weights by those of a saved folder of the same architecture."""
+    """Replace a model's weights by those of a saved folder of the same architecture; where it has an adapter, the
+    adapter's alone, whose base must be the same."""
     processes.barrier()  # the main process may still be writing it
+    if adapted_layers(model.network):
+        saved = read_adapter(adapter_folder(folder))
+        if saved.base != getattr(model.network, BASE):
+            raise ModelUnavailable(f"{folder}: its adapter was trained on another base than the run starts from now")
+        load_adapter(model.network, saved.tensors)
+        return
     saved = sharding.own_class(model.network).from_pretrained(folder, dtype=torch.float32)
     sharding.load_whole(model.network, saved.state_dict())
 
@@ -145,7 +157,9 @@ def load_made(folder: Path) -> Made:
 
 def _states(cast: Cast) -> dict[str, dict[str, torch.Tensor]]:
     """The policy's weights and what else is saved beside them, by the name of its file; whole where it is sharded."""
-    states = {"policy": cast.policy.network.state_dict(), "optimizer": _flat(cast.optimizer)}
+    # An adapter is saved alone: its base is the start's, and the start is there again when the run goes on.
+    policy = {} if adapted_layers(cast.policy.network) else cast.policy.network.state_dict()
+    states = {"policy": policy, "optimizer": _flat(cast.optimizer)}
     if cast.critic is not None and cast.critic_optimizer is not None:
         states |= {"critic": cast.critic.state_dict(), "critic_optimizer": _flat(cast.critic_optimizer)}
     return {name: _whole(state) for name, state in states.items()}

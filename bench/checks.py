@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from algorithms.axes.imitation import Imitation
+from bench.checks_adapter import adapter_mistakes
 from bench.checks_critic import critic_files, critic_mistakes
 from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
@@ -23,6 +24,7 @@ def check(run: Run) -> list[str]:
         evaluation_mistakes,
         reward_mistakes,
         critic_mistakes,
+        adapter_mistakes,
         _parallel,
         objective_mistakes,
         engine_mistakes,

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
+from bench.config_adapter import Lora, adapter_digest
 from bench.config_compute import BuiltinEngine, Compute, Engine, Parallel
 from bench.config_critic import Critic, ModelCritic
 from bench.config_models import Model, PretrainedModel, TinyModel, model_digest
@@ -226,6 +227,7 @@ class Run(Section):
     seed: CountOrZero = 0
     model: Model = TinyModel()
     warm_start: WarmStart | None = None
+    adapter: Lora | None = None
     prompt: Prompt = Prompt()
     rollout: Rollout
     reward: Reward = Reward()
@@ -277,6 +279,8 @@ class Run(Section):
             content["model"]["path"] = model_digest(self.model)
         if isinstance(self.critic, ModelCritic) and isinstance(self.critic.model, PretrainedModel):
             content["critic"]["model"]["path"] = model_digest(self.critic.model)
+        if self.adapter is not None and self.adapter.path is not None:
+            content["adapter"]["path"] = adapter_digest(self.adapter.path)
         return fingerprint.data_digest(content)[:12]
 
     @property

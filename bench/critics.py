@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bench.adapted_weights import adapted_layers, plain_copy
 from bench.checks_critic import room_mistake, vocabulary_mistake
 from bench.config import Run
 from bench.config_critic import Fitting, HeadCritic, HeadInit, MlpCritic, ModelCritic, SeparateCritic
@@ -78,7 +79,8 @@ def trunk_of(run: Run, start: LanguageModel) -> PreTrainedModel | None:
     """The model whose states the critic reads, to be trained with it; None where that is the policy."""
     match run.critic:
         case SeparateCritic():
-            return deepcopy(base_of(start.network))
+            adapted = adapted_layers(start.network)
+            return base_of(plain_copy(start.network)) if adapted else deepcopy(base_of(start.network))
         case ModelCritic(model=TinyModel() as tiny):
             return create_tiny_trunk(tiny, _rows(start.network), stream_key(run.seed, "critic"))
         case ModelCritic(model=PretrainedModel() as named):

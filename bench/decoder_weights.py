@@ -1,10 +1,11 @@
 """Which networks the sampler's own decode path can compute, and their weights as it wants them.
 
 Llama (SmolLM2 among them), Qwen2, Qwen3 and Mistral, when nothing in them departs from the plain architecture:
-adapters, quantised layers, hooks, sliding windows or a rotary embedding that changes with the length go through the
+quantised layers, hooks, sliding windows or a rotary embedding that changes with the length go through the
 network's own forward pass instead.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
+
+from bench.adapted_weights import adapted_layers, adapter_parameters, base_layer, merged_weight
 
 _FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _PLAIN = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation)
@@ -76,10 +79,23 @@ def decodes_natively(network: PreTrainedModel) -> bool:
         and all(kind == "full_attention" for kind in layer_types)
         and rotary.rope_type in _FIXED_ROPE
         and 2 * rotary.inv_freq.numel() == head_size
-        and len({(p.dtype, p.device) for p in network.parameters()}) == 1
+        and len({(p.dtype, p.device) for p in _base_parameters(network)}) == 1
         and network.dtype in _DTYPES
-        and all(_is_plain(module, type(network).__module__, harmless) for module in network.modules())
+        and all(_is_plain(module, type(network).__module__, harmless) for module in _base_modules(network))
     )
+
+
+def _base_parameters(network: PreTrainedModel) -> list[nn.Parameter]:
+    own = {id(parameter) for parameter in adapter_parameters(network).values()}
+    return [parameter for parameter in network.parameters() if id(parameter) not in own]
+
+
+def _base_modules(network: PreTrainedModel) -> Iterator[nn.Module]:
+    """The modules that the network would have without an adapter."""
+    layers = adapted_layers(network).values()
+    around = {id(part) for layer in layers for part in layer.modules()}
+    yield from (module for module in network.modules() if id(module) not in around)
+    yield from (base_layer(layer) for layer in layers)
 
 
 def _is_plain(module: nn.Module, family: str, harmless: set[int]) -> bool:
@@ -90,7 +106,8 @@ def _is_plain(module: nn.Module, family: str, harmless: set[int]) -> bool:
 
 
 def decoder_weights(network: PreTrainedModel, products: torch.dtype) -> DecoderWeights:
-    """The weights of a network that `decodes_natively`; shared with it, except those that are stacked or rounded."""
+    """The weights of a network that `decodes_natively`; shared with it, except those that are stacked, rounded
+    or merged with an adapter."""
     config, trunk = network.config, network.model
     first = trunk.layers[0].self_attn
     used = trunk.layers[: config.num_hidden_layers]
@@ -128,7 +145,8 @@ def _layer_weights(layer: Any, stacked: bool, products: torch.dtype) -> LayerWei
 
 
 def _linear(module: nn.Linear, products: torch.dtype) -> Linear:
-    return module.weight.to(products), None if module.bias is None else module.bias.to(products)
+    bias = base_layer(module).bias
+    return merged_weight(module).to(products), None if bias is None else bias.to(products)
 
 
 def _stacked(parts: list[Linear], scale: Tensor) -> tuple[Linear, ...]:

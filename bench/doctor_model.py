@@ -40,6 +40,7 @@ def model_checks(run: Run, materials: Sequence[Material]) -> Iterator[Check]:
     if found is not None:
         yield found
     yield room(run, model, critic)
+    yield from adapter(run, model)
     if not materials or materials[0].label:
         return
     own = materials[0]
@@ -67,6 +68,23 @@ def loaded(run: Run, model: LanguageModel) -> Check:
         how = "prompts are plain text"
     size_line = f"{size / 1e6:,.1f} million parameters, {context}"
     return Check("model", "ok", (name, size_line, f"{how} ({model.prompt_format})"))
+
+
+def adapter(run: Run, model: LanguageModel) -> Iterator[Check]:
+    """Whether the run's adapter fits the model, and how much of it is trained."""
+    if run.adapter is None:
+        return
+    from bench.adapters import misfits, num_trained
+
+    try:
+        lines = misfits(run)
+    except ModelUnavailable as error:
+        lines = [str(error)]
+    if lines:
+        yield Check("adapter", "fail", tuple(lines))
+        return
+    layers, size = num_trained(model.network, run.adapter)
+    yield Check("adapter", "ok", (f"{size / 1e6:,.3g} million parameters are trained, around {layers} linear layers",))
 
 
 def engine(run: Run, model: LanguageModel) -> Iterator[Check]:

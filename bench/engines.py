@@ -65,11 +65,17 @@ def check_installed(run: Run) -> None:
 
 
 def refuse_missing(run: Run) -> None:
-    """The same as a mistake in the configuration, before anything is written. Raises ConfigError."""
+    """The same as a mistake in the configuration, before anything is written; and an adapter that does not fit,
+    as far as the model's configuration tells. Raises ConfigError."""
     try:
         check_installed(run)
     except EngineFailed as error:
         raise ConfigError([str(error)]) from None
+    if run.adapter is not None:
+        from bench.adapters import misfits
+
+        if lines := misfits(run):
+            raise ConfigError(lines)
 
 
 def _installed(device: str) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel
 
+from bench.adapted_weights import named_weights
 from bench.checks_engine import LOWEST_TEMPERATURE
 from bench.config_compute import VllmEngine
 from bench.engines import EngineFailed, EngineMismatch, mismatch_sentence
@@ -202,7 +203,7 @@ class InProcess:
 
         self.llm.wake_up(tags=["weights"])
         with random_state_kept():
-            load_weights(self.llm, ((name, parameter.detach()) for name, parameter in network.named_parameters()))
+            load_weights(self.llm, ((name, weight.detach()) for name, weight in named_weights(network)))
         self.llm.wake_up(tags=["kv_cache"])
         self.llm.reset_prefix_cache()
         return True

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from bench import checkpoint
+from bench.adapted_weights import trained
 from bench.casting import make_cast
 from bench.config import Run
 from bench.config_critic import Fitting
@@ -32,7 +33,7 @@ from bench.rewards import RewardMistake
 from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
 from bench.seeding import stream_key
 
-SHARED = ("task", "seed", "model", "warm_start", "device", "threads")
+SHARED = ("task", "seed", "model", "warm_start", "adapter", "device", "threads")
 SHARED_OF_ROLLOUT = ("prompts", "group_size", "max_completion_tokens", "temperature")
 """Knobs that one rollout for all objectives leaves no choice in."""
 
@@ -219,7 +220,7 @@ def _measured(
         raise ConfigError([f"--drift-by: {drift_by} has no gradient here: {skipped[drift_by]}"])
     mover = next((contender for contender in contenders if contender.name in material), contenders[0])
     mover = next((contender for contender in contenders if contender.name == drift_by), mover)
-    optimizer = adamw(policy.network.parameters(), mover.run.optimizer.lr, mover.run.optimizer)
+    optimizer = adamw(trained(policy.network), mover.run.optimizer.lr, mover.run.optimizer)
     taken = 0
     for drift in drifts:
         for _ in range(drift - taken if mover.name in material else 0):
@@ -227,7 +228,7 @@ def _measured(
                 share().loss.backward()
             take_step(optimizer, mover.run.optimizer.lr, mover.run.optimizer.max_grad_norm)
         taken = drift
-        parameters = list(policy.network.parameters())
+        parameters = trained(policy.network)
         found = {name: gradient_of(own, parameters) for name, own in material.items()}
         rows = tuple(_row(c.name, found.get(c.name), skipped.get(c.name)) for c in contenders)
         by = mover.name if drift else None

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from algorithms.axes.batch import PairBatch, PairTotals
 from algorithms.axes.preference import GradedPairs, Preference
 from bench import processes
+from bench.adapters import as_reference
 from bench.compute import passes
 from bench.config import Optimizer, Run
 from bench.instruments import Instruments
@@ -88,7 +89,8 @@ class PairLearner:
         reference = torch.zeros((len(self.pairs), 2), device=self.device)
         for i, (part, counts, sides) in enumerate(self._own_parts(range(len(self.pairs)))):
             memory.metering = i == 0 and self.run.meter.every > 0
-            with self.instruments.phase("ref_logp"), torch.no_grad():
+            reference_weights = as_reference(self.cast.policy.network, self.run.adapter)
+            with self.instruments.phase("ref_logp"), torch.no_grad(), reference_weights:
                 summed = self._scored(sides)
             if counts:
                 reference[part] = summed

@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from bench.adapted_weights import adapted_layers, plain_state
 from bench.config_models import (
     END,
     PAD,
@@ -247,7 +248,10 @@ def load_folder(folder: Path, prompt_format: PromptFormat) -> LanguageModel:
 
 
 def save_folder(model: LanguageModel, folder: Path, state: dict[str, torch.Tensor] | None = None) -> None:
-    """Write an ordinary Hugging Face folder, with other weights than the network's own where `state` gives them."""
+    """Write an ordinary Hugging Face folder, with other weights than the network's own where `state` gives them; an
+    adapter is merged into the weights that are written."""
+    if state is None and adapted_layers(model.network):
+        state = plain_state(model.network)
     model.network.save_pretrained(folder, state_dict=state)
     model.tokenizer.save_pretrained(folder)
 

@@ -11,7 +11,9 @@ import torch
 from filelock import FileLock
 from torch.nn.functional import cross_entropy
 
+from bench.adapters import adapted
 from bench.config import PretrainedModel, PromptFormat, Run, TinyModel, WarmStart, model_digest, task_content
+from bench.config_adapter import adapter_digest
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.fingerprint import data_digest
 from bench.generate import sample
@@ -67,7 +69,17 @@ def _is_whole(folder: Path) -> bool:
 
 
 def start_content(run: Run) -> dict[str, Any]:
-    """Everything that the starting model depends on; runs that agree in it share it."""
+    """Everything that the starting model depends on; runs that agree in it share it. A fresh adapter adds nothing."""
+    content, adapter = base_content(run), run.adapter
+    if adapter is not None and adapter.path is not None:
+        content["adapter"] = adapter_digest(adapter.path)
+    if adapter is not None and adapter.quantization != "none":
+        content["quantization"] = adapter.quantization
+    return content
+
+
+def base_content(run: Run) -> dict[str, Any]:
+    """The same for the starting model without its adapter."""
     dump = run.dump()
     content: dict[str, Any] = {name: dump[name] for name in ("model", "warm_start")}
     if isinstance(run.model, PretrainedModel):
@@ -81,12 +93,24 @@ def start_content(run: Run) -> dict[str, Any]:
 
 
 def starting_model(run: Run) -> Start:
-    """Load the pretrained model, or the warm-started one, which is made first where the cache does not hold it."""
+    """Load the pretrained model, or the warm-started one, which is made first where the cache does not hold it; with
+    the run's adapter in place, where it has one."""
     if run.device == "cuda" and not torch.cuda.is_available():
         raise PreparationFailed("device: cuda given, but torch sees no CUDA device here; use device=cpu")
+    start = _base(run)
+    if run.adapter is not None:
+        network = start.model.network
+        if run.adapter.quantization != "none":
+            torch.nn.Module.to(network, run.device)
+        precision = torch.float32 if run.compute.autocast == "none" else torch.bfloat16
+        adapted(network, run.adapter, run.seed, "policy", precision)
+    return start
+
+
+def _base(run: Run) -> Start:
     if run.warm_start is None:
         return Start(_initial(run, run.seed), {})
-    folder = cached(Path(run.output.cache), "warm_start", start_content(run), lambda folder: warm_start(run, folder))
+    folder = cached(Path(run.output.cache), "warm_start", base_content(run), lambda folder: warm_start(run, folder))
     model = load_folder(folder / "model", _initial_format(run))
     return Start(model, json.loads((folder / MARKER).read_text()))
 

@@ -13,6 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from bench import checkpoint, processes, resume, store
+from bench.adapted_weights import adapted_layers
+from bench.adapters import adapter_record
 from bench.alarms import Watch, alarms_of, as_records
 from bench.casting import critic_record, make_cast, make_learner
 from bench.catalog import load_preset
@@ -169,13 +171,14 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     processes.agree("the starting model", start_digest)
     cast = make_cast(run, start.model)
     probe(run, generate, cast.policy)
-    instruments.memory.own("policy", cast.policy.network)
     instruments.memory.own("optimizer", cast.optimizer)
     if cast.reference is not None:
         instruments.memory.own("reference", cast.reference.network)
     if cast.critic is not None and cast.critic_optimizer is not None:
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
+    # Last: what others share with the policy, such as the base of an adapter, is the policy's.
+    instruments.memory.own("policy", cast.policy.network)
     sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
     learner = make_learner(run, cast, sampler, instruments)
     place = resume.Place(run, directory, learner, instruments)
@@ -190,6 +193,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         "paths": _paths(cast.policy.network),
         "start": dict(start.about),
         "start_weights_sha256": start_digest,
+        "adapter": adapter_record(cast.policy.network),
     }
     if processes.is_main():
         written = provenance(run.dump(), threads=torch.get_num_threads())
@@ -200,9 +204,11 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
 
 def _paths(network: PreTrainedModel) -> dict[str, str]:
     """Which way the model's passes are computed, by its architecture: what its speed and its last bits depend on."""
+    natively, merged = decodes_natively(network), ", over merged copies of adapted weights"
+    merged = merged if adapted_layers(network) else ""
     return {
         "scoring": "packed rows" if reads_packed(network) else "padded rectangles, whole logits",
-        "built-in sampler": "decode path of its own" if decodes_natively(network) else "the model's forward pass",
+        "built-in sampler": "the model's forward pass" if not natively else f"decode path of its own{merged}",
     }
 
 

@@ -20,6 +20,7 @@ import torch
 from safetensors import safe_open
 from transformers import PreTrainedModel
 
+from bench.adapted_weights import named_weights
 from bench.engines import LOG, EngineFailed
 from bench.generate_vllm import Row
 from bench.models import LanguageModel, save_folder
@@ -159,12 +160,13 @@ def _environment(folder: Path, threads: int) -> dict[str, str]:
 
 
 class SharedWeights:
-    """All parameters of a network in memory that the child maps too; made once, filled before each push."""
+    """All parameters of a network in memory that the child maps too, an adapter merged into copies of its base's; made
+    once, filled before each push."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         layout: list[tuple[str, list[int], int]] = []
         offset = 0
-        for name, parameter in network.named_parameters():
+        for name, parameter in named_weights(network):
             assert parameter.dtype == torch.float32, f"{name} is {parameter.dtype}, and both sides compute in float32"
             layout.append((name, list(parameter.shape), offset))
             offset += parameter.numel()
@@ -180,7 +182,7 @@ class SharedWeights:
     def take(self, network: PreTrainedModel) -> bool:
         """Copy what differs; whether anything did."""
         changed = False
-        for (name, parameter), (known, view) in zip(network.named_parameters(), self.views, strict=True):
+        for (name, parameter), (known, view) in zip(named_weights(network), self.views, strict=True):
             assert name == known, "an engine is for models of one make"
             if not torch.equal(parameter, view):
                 view.copy_(parameter)
