@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from bench import checkpoint, processes, store
+from bench import checkpoint, health, processes, store
 from bench.alarms import Watch, alarms_of, as_records
 from bench.casting import make_cast, make_learner
 from bench.catalog import load_preset
@@ -353,9 +353,12 @@ def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str
         store.set_status(directory, state, attempt=attempt, error=error)
     else:
         state = first.state
-    if state != "failed":  # the place may be what failed, and a run that never began has nothing to be alarmed about
+    # The place may be what failed, and then nothing can be written there.
+    with suppress(OSError) if state == "failed" else nullcontext():
         records = store.read_jsonl(directory / "metrics.jsonl").records
-        store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
+        if records or state != "failed":  # a run that never began has nothing to be alarmed about
+            store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
+        store.write_json(directory / "health.json", health.as_record(health.health_of(records, run.dump()), records))
     track(run, directory)
     return store.read_status(directory)
 
