@@ -21,7 +21,11 @@ def account(run: RunRecord) -> list[str]:
     lines = [*_moved(run), *health_lines(run.health), *_alarms(run), *_evaluated(run)]
     if run.status.state == "finished" and any("ratio/mean" in record for record in run.metrics):
         lines.append(LOSS_NOTE)
-    return [*lines, f"{run.directory}: {run.status.state}{f', {run.status.error}' if run.status.error else ''}", *_next(run)]
+    return [
+        *lines,
+        f"{run.directory}: {run.status.state}{f', {run.status.error}' if run.status.error else ''}",
+        *_next(run),
+    ]
 
 
 def _moved(run: RunRecord) -> list[str]:
@@ -39,18 +43,26 @@ def health_lines(findings: Sequence[Finding]) -> list[str]:
     answered = [found for found in findings if found.answer in ("yes", "no")]
     looks = sum(found.look for found in answered)
     size = f"{looks} of {len(answered)} answers ask{'s' * (looks == 1)} for a look (!)" if answered else "no answer yet"
-    lines = [f"health: {size}; each question is explained under its name in {PAGE}"]
+    lines = [f"health: {size}; {PAGE} explains each under its name"]
     for found in answered:
-        lines.append(f"{'!' if found.look else ' '} {found.question:<34} {found.answer:<3}  {found.numbers:<29}  {found.page}")
+        lines.append(
+            f"{'!' if found.look else ' '} {found.question:<33} {found.answer:<3}  {found.numbers:<29} {found.page}"
+        )
         if found.look:
-            lines += wrap(f"{found.text}. To try: {found.advice}", COLUMNS, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines += wrap(
+                f"{found.text}. To try: {found.advice}", COLUMNS, initial_indent=" " * 6, subsequent_indent=" " * 6
+            )
     for answer in ("cannot be told", "not measured"):
         reasons: dict[str, list[str]] = {}
         for found in findings:
             if found.answer == answer:
                 reasons.setdefault(found.numbers, []).append(found.name)
         parts = [f"{', '.join(names)} ({reason})" for reason, names in reasons.items()]
-        lines += wrap(f"{answer}: {'; '.join(parts)}", COLUMNS, initial_indent="  ", subsequent_indent="    ") if parts else []
+        lines += (
+            wrap(f"{answer}: {'; '.join(parts)}", COLUMNS, initial_indent="  ", subsequent_indent="    ")
+            if parts
+            else []
+        )
     return lines
 
 

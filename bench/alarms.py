@@ -229,4 +229,3 @@ def alarms_of(records: Iterable[Mapping[str, Any]]) -> list[Alarm]:
 def as_records(alarms: Iterable[Alarm]) -> list[dict[str, Any]]:
     """The content of `alarms.json`."""
     return [asdict(alarm) for alarm in alarms]
-

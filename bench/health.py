@@ -1,11 +1,11 @@
 """A run's health: questions that its metrics answer when it has ended, each with a number and a threshold.
 
-A pure function over the records of `metrics.jsonl`. A question is never left out: where no number can answer it, that is
-the answer, with the reason. Nothing here needs torch; `docs/health.md` explains each question under its name.
+A pure function over the records of `metrics.jsonl`. A question is never left out: where no number can answer it, that
+is the answer, with the reason. Nothing here needs torch; `docs/health.md` explains each question under its name.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from bench.health_series import STRETCHES, Change, Series, change, change_of_shares, number, series, update_of
@@ -28,6 +28,8 @@ class Told:
     threshold: float | None = None
     look: bool = False
     """Whether the answer is one that a reader should look into."""
+    metric: str | None = None
+    """What the value is of, where that is another metric than the question's own."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _reward(own: Series, seen: Seen) -> Told:
         told = _risen(found, "validation/pass@1", where)
         trained = change(own) if own.long_enough else None
         also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
-        return Told(told.answer, told.numbers, told.text + also, told.value, told.threshold, told.look)
+        return replace(told, text=told.text + also, metric="validation/pass@1")
     return _short(own, seen) or _risen(change(own), "reward/mean")
 
 
@@ -96,7 +98,9 @@ def _validation_samples(run: Mapping[str, Any]) -> int:
     return sizes[0] * sizes[1] if len(sizes) == 2 and all(isinstance(size, int) for size in sizes) else 0
 
 
-def _risen(found: Change, metric: str, where: tuple[str, str] = (" in the first eighth", " in the last quarter")) -> Told:
+def _risen(
+    found: Change, metric: str, where: tuple[str, str] = (" in the first eighth", " in the last quarter")
+) -> Told:
     """Whether a change is a rise; a fall is said in words."""
     kind = "rose" if found.rose else "fell" if found.fell else "stayed within its noise"
     text = f"{metric} {kind}: {found.start:.3g}{where[0]}, {found.end:.3g}{where[1]}"
@@ -224,9 +228,7 @@ def _chosen(own: Series, seen: Seen) -> Told:
     found = change(own)
     kind = "lost" if found.fell else "did not lose"
     text = f"chosen completions {kind} probability: dpo/chosen_reward {found.start:.3g} to {found.end:.3g}"
-    return Told(
-        "yes" if found.fell else "no", _against_noise(found), text, found.size, -found.noise, look=found.fell
-    )
+    return Told("yes" if found.fell else "no", _against_noise(found), text, found.size, -found.noise, look=found.fell)
 
 
 def _imitation(own: Series, seen: Seen) -> Told:
@@ -270,12 +272,12 @@ QUESTIONS: tuple[Question, ...] = (
         "lower the learning rate or raise the penalty's coefficient",
     ),
     Question(
-        "longer_wrong", "Do wrong answers grow for nothing?", "len/incorrect", "no rollouts", _longer,
+        "longer_wrong", "Wrong answers longer for nothing?", "len/incorrect", "no rollouts", _longer,
         "mean length of wrong completions, last quarter over first eighth, where the reward did not rise",
         "use a reduction without a bias towards length (token_mean, constant_length), or shape the reward",
     ),
     Question(
-        "longer_right", "Do right answers grow for nothing?", "len/correct", "no rollouts", _longer,
+        "longer_right", "Right answers longer for nothing?", "len/correct", "no rollouts", _longer,
         "mean length of right completions, last quarter over first eighth, where the reward did not rise",
         "shape the reward (soft_overlong), or lower rollout.max_completion_tokens",
     ),
@@ -313,14 +315,13 @@ def health_of(records: Iterable[Mapping[str, Any]], run: Mapping[str, Any] | Non
     seen = Seen(tuple(records), run or {})
     findings: list[Finding] = []
     for question in QUESTIONS:
-        own = series(seen.records, question.metric, question.only_with)
-        told = _told(question, own, seen)
+        told = _told(question, series(seen.records, question.metric, question.only_with), seen)
         if question.name == "reward":
             seen = Seen(seen.records, seen.run, told)
         findings.append(
             Finding(
-                question.name, question.question, told.answer, told.look, question.metric, told.value, told.threshold,
-                told.numbers, told.text, question.meaning, question.advice, f"{PAGE}#{question.name}",
+                question.name, question.question, told.answer, told.look, told.metric or question.metric, told.value,
+                told.threshold, told.numbers, told.text, question.meaning, question.advice, f"{PAGE}#{question.name}",
             )
         )  # fmt: skip
     return tuple(findings)

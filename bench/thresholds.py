@@ -1,6 +1,6 @@
-"""The one table of thresholds: what alarms hold single records against, and the account of a run's health its stretches.
+"""The one table of thresholds: what alarms hold single records against, and a run's health the means of its stretches.
 
-Each is a proposal of this program and says why it is what it is; a source is named where there is one. None stops a run.
+Each is a proposal of this program with its reason; a source is named where there is one. None stops a run.
 """
 
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ THRESHOLDS: dict[str, Threshold] = {
     "few_informative_groups": Threshold(0.8, "alarms", "of one rollout's groups, of which there are few"),
     "no_reward_spread": Threshold(1e-6, "alarms", "what rounding leaves of equal rewards"),
     "unscorable_completions": Threshold(0.0, "alarms", "one is enough to look at its grader and its gold answer"),
-    "critic_worse_than_a_constant": Threshold(0.0, "alarms", "of the returns' variance, which is what a constant explains"),
+    "critic_worse_than_a_constant": Threshold(0.0, "alarms", "of the variance of returns: what a constant explains"),
     "gradient_spike": Threshold(10.0, "alarms", "x the median of earlier norms, which vary by a factor of 2 or 3"),
     "chosen_unlearned": Threshold(2.0, "alarms", "x the first value: some fall is usual, to twice the size is not"),
-    "noise": Threshold(0.05, "health", "chance that independent noise around one level is called a rise; as much, a fall"),
-    "stretches": Threshold(8, "health", "equal stretches that a series is cut into, and so the values that it needs"),
+    "noise": Threshold(0.05, "health", "chance that independent noise is called a rise; as much, a fall"),
+    "stretches": Threshold(8, "health", "stretches that a series is cut into: the values that it needs"),
     "flat_groups": Threshold(0.5, "health", "of the last quarter's groups: more than half of the samples teach nothing"),
     "solved": Threshold(0.9, "health", "true accuracy from which groups that are all right are success, not collapse"),
     "kl_far": Threshold(0.5, "health", "nats a token: twice the 6 nats on 24 tokens that 1909.08593's code steers to"),

@@ -1,7 +1,8 @@
 """Make the generated parts of the documentation, from the code and from the runs of a sweep: `make docs`.
 
-The README's tables and its figure, `docs/metrics.md`, `docs/objectives.md`, a table of `docs/health.md`, and under `results/` the CSV files behind
-the tables, so that a reader without the runs (and `tests/test_docs.py`) can check every number that is printed.
+The README's tables and its figure, `docs/metrics.md`, `docs/objectives.md`, the thresholds in `docs/health.md`, and
+under `results/` the CSV files behind the tables, so that a reader without the runs (and `tests/test_docs.py`) can check
+every number that is printed.
 """
 
 import importlib
@@ -137,8 +138,8 @@ def alarms_section() -> str:
 def health_page(text: str) -> str:
     """docs/health.md with the table of bench/thresholds.py between its marks."""
     rows = [
-        f"| {name.replace('_', ' ')} | {threshold.value:g} | {threshold.read_by} | {escape_markdown(threshold.reason)} |"
-        for name, threshold in THRESHOLDS.items()
+        f"| {name.replace('_', ' ')} | {one.value:g} | {one.read_by} | {escape_markdown(one.reason)} |"
+        for name, one in THRESHOLDS.items()
     ]
     table = "\n".join(["| Threshold | Value | Read by | Reason |", "| :-- | --: | :-- | :-- |", *rows])
     (before, rest), end = text.split("<!-- thresholds -->\n"), "<!-- /thresholds -->"

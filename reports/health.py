@@ -47,7 +47,9 @@ def _answers(arm: Arm, index: int) -> Cell:
     """What the runs of an arm answer to one question."""
     findings = [run.health[index] for run in arm.runs]
     counts = Counter(SHORT.get(found.answer, found.answer) for found in findings)
-    text = next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count} {answer}" for answer, count in counts.items())
+    text = (
+        next(iter(counts)) if len(counts) == 1 else ", ".join(f"{count} {answer}" for answer, count in counts.items())
+    )
     values = [found.value for found in findings if found.value is not None]
     return Cell(text, (f"{median(values):.3g}",) if values else (), bold=any(found.look for found in findings))
 

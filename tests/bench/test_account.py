@@ -6,10 +6,10 @@ import pytest
 
 from bench.account import COLUMNS, LOSS_NOTE, account, health_lines
 from bench.evaluation import Outcome, estimates, outcome_matrix, write_estimates
-from bench.health import QUESTIONS, Finding, health_of
+from bench.health import PAGE, QUESTIONS, Finding, health_of
 from bench.store import State, append_jsonl, read_run, set_status, write_json, write_yaml
 
-NOTHING = "health: no answer yet; each question is explained under its name in docs/health.md"
+NOTHING = "health: no answer yet; docs/health.md explains each under its name"
 
 
 def test_an_account_says_what_moved_and_what_a_small_loss_means(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_health_is_told_in_lines_that_fit_and_explained_where_it_asks_for_a_look
         append_jsonl(tmp_path / "metrics.jsonl", record)
     write_json(tmp_path / "alarms.json", [{"name": "entropy_collapse", "count": 3, "checked": 16}])
     lines = account(read_run(tmp_path))
-    assert "health: 1 of 2 answers asks for a look (!); each question is explained under its name in docs/health.md" in lines
+    assert "health: 1 of 2 answers asks for a look (!); docs/health.md explains each under its name" in lines
     at = next(i for i, line in enumerate(lines) if line.startswith("! Did entropy collapse?"))
     assert lines[at].split()[-1] == "docs/health.md#entropy"
     assert "0.19 x first, min 0.25" in lines[at]
@@ -77,10 +77,11 @@ def test_health_is_told_in_lines_that_fit_and_explained_where_it_asks_for_a_look
 
 def test_the_widest_answers_fit() -> None:
     """Numbers of eight characters, in every question at once."""
+    numbers = "-1.23e-05 (noise 1.2e-05)"
     findings = [
-        Finding(q.name, q.question, "yes", True, q.metric, 1.0, 1.0, "-1.23e-05 (noise 1.2e-05)", "t", "m", q.advice, f"docs/health.md#{q.name}")
+        Finding(q.name, q.question, "yes", True, q.metric, 1.0, 1.0, numbers, "t", "m", q.advice, f"{PAGE}#{q.name}")
         for q in QUESTIONS
-    ]  # fmt: skip
+    ]
     assert max(map(len, health_lines(findings))) <= COLUMNS
 
 

@@ -82,7 +82,8 @@ def test_validation_is_preferred_where_the_run_says_how_large_it_is() -> None:
     found = answers(lines, VALIDATED)["reward"]
     assert short(found) == ("yes", False)
     assert (found.value, found.threshold) == (pytest.approx(0.2), pytest.approx(0.0524, abs=1e-3))
-    assert found.text.startswith("validation/pass@1 rose: 0.2 at update 0, 0.4 at update 40; training reward 0.3")
+    assert found.text.startswith("validation/pass@1 rose: 0.2 at update 0, 0.4 at update 40; training reward 0.299")
+    assert found.metric == "validation/pass@1"
     assert "reward/mean" in answers(lines, {})["reward"].text, "without its size its noise is not known"
     assert "reward/mean" in answers(lines[:9], VALIDATED)["reward"].text, "one validation is no change"
 
@@ -136,7 +137,7 @@ def test_kl_runs_away_where_it_is_far_or_grows_without_levelling_off() -> None:
 def test_lengths_that_climb_are_a_finding_only_with_a_flat_reward() -> None:
     wrong = answers(records(len__incorrect=lambda t: 20 + 20 * t))
     assert (short(wrong["longer_wrong"]), short(wrong["longer_right"])) == (("yes", True), ("no", False))
-    assert wrong["longer_wrong"].value == pytest.approx(1.65, abs=0.1)
+    assert wrong["longer_wrong"].value == pytest.approx(38 / 21, abs=0.05)
     right = answers(records(len__correct=lambda t: 20 + 20 * t))
     assert (short(right["longer_wrong"]), short(right["longer_right"])) == (("no", False), ("yes", True))
     bought = answers(records(len__incorrect=lambda t: 20 + 20 * t, reward__mean=lambda t: 0.3 + 0.2 * t))
@@ -165,7 +166,7 @@ def test_a_critic_is_judged_without_its_warm_up() -> None:
 
 
 def test_a_reward_that_rises_without_the_verdict_is_told() -> None:
-    up, flat = (lambda t: 0.3 + 0.3 * t), (lambda t: 0.3 + 0.01 * math.sin(50 * t))
+    up, flat = (lambda t: 0.3 + 0.3 * t), (lambda t: 0.3 + 0.01 * (-1) ** round(31 * t))
     hacked = answers(records(reward__mean=up, reward__accuracy=flat))["verdict"]
     assert short(hacked) == ("yes", True)
     assert short(answers(records(reward__mean=up, reward__accuracy=lambda t: 0.9 * up(t)))["verdict"]) == ("no", False)

@@ -1,11 +1,13 @@
 """Series and their noise: how often noise alone is called a rise, measured, and what is left out of a series."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from bench.health_series import CRITICAL, STRETCHES, Series, change, change_of_shares, number, series
+from bench.thresholds import at
 
 
 def of(values: np.ndarray) -> Series:
@@ -29,7 +31,7 @@ def correlated(rng: np.random.Generator, runs: int, length: int, phi: float) -> 
 @pytest.mark.parametrize("length", [8, 19, 64])
 def test_noise_is_called_a_rise_once_in_twenty_times(length: int) -> None:
     rows = 0.3 + 0.02 * np.random.default_rng(0).normal(size=(2000, length))
-    assert rates(rows) == pytest.approx((0.05, 0.05), abs=0.015)
+    assert rates(rows) == pytest.approx((at("noise"), at("noise")), abs=0.015)
 
 
 def test_the_critical_value_is_that_of_eight_stretches() -> None:
@@ -37,11 +39,12 @@ def test_the_critical_value_is_that_of_eight_stretches() -> None:
     rows = np.random.default_rng(1).normal(size=(200_000, STRETCHES))
     scale = np.sqrt((np.diff(rows, axis=1) ** 2).mean(axis=1) / 2)
     ratio = (rows[:, -2:].mean(axis=1) - rows[:, 0]) / scale
-    assert np.quantile(ratio, 0.95) == pytest.approx(CRITICAL, abs=0.02)
+    assert np.quantile(ratio, 1 - at("noise")) == pytest.approx(CRITICAL, abs=0.02)
 
 
-@pytest.mark.parametrize(("length", "most"), [(8, 0.13), (16, 0.12), (64, 0.08), (200, 0.065)])
-def test_noise_that_lasts_is_called_a_rise_little_more_often(length: int, most: float) -> None:
+@pytest.mark.parametrize(("length", "most"), [(8, 0.15), (16, 0.13), (64, 0.085), (200, 0.075)])
+def test_noise_that_lasts_is_called_a_rise_more_often_in_short_series(length: int, most: float) -> None:
+    """As docs/health.md says: .13, .11, .065 and .06 for a correlation of .5 from one value to the next."""
     rose, fell = rates(correlated(np.random.default_rng(2), 1000, length, 0.5))
     assert max(rose, fell) < most
 
@@ -67,7 +70,7 @@ def test_stretches_hold_each_value_once() -> None:
     own = of(np.arange(19.0))
     sizes = [2, 2, 3, 2, 2, 3, 2, 3]
     edges = np.cumsum([0, *sizes])
-    assert own.stretches == [np.arange(start, end).mean() for start, end in zip(edges, edges[1:], strict=False)]
+    assert own.stretches == [np.arange(start, end).mean() for start, end in itertools.pairwise(edges)]
     assert own.last_quarter == np.arange(14, 19).mean()
     assert own.quarter_before == np.arange(9, 14).mean()
     assert not of(np.arange(7.0)).long_enough
@@ -76,7 +79,8 @@ def test_stretches_hold_each_value_once() -> None:
 
 def test_equal_values_neither_rise_nor_fall() -> None:
     found = change(of(np.full(12, 0.4)))
-    assert (found.size, found.noise, found.rose, found.fell) == (0.0, 0.0, False, False)
+    assert (found.size, found.noise) == pytest.approx((0.0, 0.0), abs=1e-8)
+    assert not (found.rose or found.fell), "their means differ in the last bits"
 
 
 def test_what_is_no_finite_number_is_left_out() -> None:
