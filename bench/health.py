@@ -163,7 +163,7 @@ def _share_of_groups(own: Series, kind: str) -> Told:
     share, limit = own.last_quarter, at("flat_groups")
     text = f"{share:.0%} of the groups of the last quarter were {kind}"
     return Told(
-        "yes" if share > limit else "no", f"{share:.2g} of groups, max {limit:g}", text, share, limit, share > limit
+        "yes" if share > limit else "no", f"{share:.0%} of groups, max {limit:.0%}", text, share, limit, share > limit
     )
 
 
@@ -220,7 +220,7 @@ def _pairs(own: Series, seen: Seen) -> Told:
     level, limit = own.last_quarter, at("pairs_told_apart")
     text = f"{level:.0%} of the pairs of the last quarter were ordered right"
     return Told(
-        "yes" if level > limit else "no", f"{level:.2g} of pairs, min {limit:g}", text, level, limit, level <= limit
+        "yes" if level > limit else "no", f"{level:.0%} of pairs, min {limit:.0%}", text, level, limit, level <= limit
     )
 
 
@@ -239,7 +239,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "reward", "Did the reward rise?", "reward/mean", "no reward recorded", _reward,
         "change of validation/pass@1, first to last; without validation, of reward/mean, first eighth to last quarter",
-        "look at the groups below; raise the learning rate or the budget, or make the task easier",
+        "look at the other answers first; raise the learning rate or the budget, or make the task easier",
     ),
     Question(
         "verdict", "Did it rise without the verdict?", "reward/accuracy", "no verdict recorded", _verdict,

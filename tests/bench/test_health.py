@@ -106,7 +106,7 @@ def test_groups_that_are_all_wrong_and_groups_tied_otherwise_are_told_apart() ->
     shares = {"groups__frac_zero_std": lambda t: 0.9, "groups__zero_std_all_correct": lambda t: 0.1}
     wrong = answers(records(**shares, groups__zero_std_all_wrong=lambda t: 0.7))
     assert (short(wrong["all_wrong"]), short(wrong["tied"])) == (("yes", True), ("no", False))
-    assert wrong["all_wrong"].numbers == "0.7 of groups, max 0.5"
+    assert wrong["all_wrong"].numbers == "70% of groups, max 50%"
     tied = answers(records(**shares, groups__zero_std_all_wrong=lambda t: 0.1))
     assert (short(tied["all_wrong"]), short(tied["tied"])) == (("no", False), ("yes", True))
     early = answers(records(**shares, groups__zero_std_all_wrong=lambda t: 0.8 if t < 0.5 else 0.2))
