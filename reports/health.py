@@ -7,10 +7,10 @@ from typing import Any
 
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
-from reports.parts.page import Block, Notes, Page, Text, sections, slug
+from reports.parts.page import Block, Notes, Page, Text, sections, sentences, slug
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, words
 
-position = 15
+position = 12
 
 SHORT = {"cannot be told": "?", "not measured": NOT_AVAILABLE}
 """Answers that are none, as a narrow column shows them."""
@@ -30,17 +30,34 @@ def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
 
 
 def _answer_table(task: str, arms: Sequence[Arm]) -> Table:
-    """An arm a row, a question a column."""
-    names = [found.name for found in arms[0].runs[0].health]
-    rows = [cells(arm.label, *(_answers(arm, index) for index in range(len(names)))) for arm in arms]
-    caption = (
+    """An arm a row, a question a column, without the questions that no run measures."""
+    runs = [run for arm in arms for run in arm.runs]
+    names = [_title(found.name) for found in runs[0].health]
+    shown = [i for i in range(len(names)) if any(run.health[i].answer != "not measured" for run in runs)]
+    rows = [cells(arm.label, *(_answers(arm, i) for i in shown)) for arm in arms]
+    rows.append(cells("Threshold", *(_threshold(runs, i) for i in shown)))
+    left = [name for i, name in enumerate(names) if i not in shown]
+    caption = sentences(
         "Answers of all runs, finished or not; under them the number, median over the runs that have one. Bold: asks "
         "for a look. ?: cannot be told, too few values. n/a: not measured, by this objective or without a reference "
-        "or a critic. Where the seeds differ, each answer with its runs. The CSV file has every run with threshold and "
-        "reason."
+        "or a critic. Where the seeds differ, each answer with its runs. Threshold: noise is that of each run, which "
+        "stands in the CSV file with the reasons.",
+        f"Not measured in any run: {', '.join(left)}." if left else "",
     )
-    columns = ("Algorithm", *(words(name).capitalize() for name in names))
+    columns = ("Algorithm", *(names[i] for i in shown))
     return Table(f"health_{slug(task)}", caption, columns, tuple(rows), tuple(_records(arms)))
+
+
+def _title(name: str) -> str:
+    """A question's name as a heading."""
+    return name.upper() if name == "kl" else words(name).capitalize()
+
+
+def _threshold(runs: Sequence[RunRecord], index: int) -> str:
+    """What all runs are held against in one question; each run has its own noise."""
+    found = {run.health[index].threshold for run in runs} - {None}
+    fixed = "noise" not in "".join(run.health[index].numbers for run in runs)
+    return ", ".join(f"{value:g}" for value in sorted(found)) if fixed else "noise"
 
 
 def _answers(arm: Arm, index: int) -> Cell:
@@ -91,7 +108,7 @@ def _meanings(run: RunRecord) -> Notes:
     """What each column asks and measures, and the page that says more."""
     return Notes(
         tuple(
-            f"{words(found.name).capitalize()}: {found.question} Measured: {found.meaning}. More: {found.page}"
+            f"{_title(found.name)}: {found.question} Measured: {found.meaning}. More: {found.page}"
             for found in run.health
         )
     )
@@ -101,4 +118,8 @@ def health_sentence(runs: Sequence[RunRecord]) -> str:
     """How many runs ask for a look, for the overview; empty where no question has an answer."""
     answered = [run for run in runs if any(found.answer in ("yes", "no") for found in run.health)]
     looks = sum(any(found.look for found in run.health) for run in answered)
-    return f"Run health: {looks} of {len(answered)} runs ask for a look." if answered else ""
+    return (
+        f"Run health: {looks} of {len(answered)} runs ask for a look; the page of that name has the answers."
+        if answered
+        else ""
+    )

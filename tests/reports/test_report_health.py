@@ -33,12 +33,14 @@ def test_every_run_has_its_answers_and_seeds_that_differ_are_counted(make_run: M
     rewrite(runs[0], entropy=collapsed(1.0), reward__mean=[i / 16 for i in range(16)])
     rewrite(runs[1], entropy=[1.0] * 16, reward__mean=[i / 16 for i in range(16)])
     answers, looks = tables(tmp_path)
-    (row,) = answers.rows
+    row, thresholds = answers.rows
     shown = dict(zip(answers.columns, row, strict=True))
     assert (shown["Reward"].text, shown["Reward"].bold) == ("yes", False)
     assert (shown["Entropy"].text, shown["Entropy"].bold) == ("1 yes, 1 no", True)
     assert shown["Entropy"].details == ("0.505",)
-    assert (shown["Kl"].text, shown["Kl"].details) == ("n/a", ())
+    assert {"KL", "Critic"}.isdisjoint(shown)
+    assert "Not measured in any run: Verdict, All right" in answers.caption
+    assert [cell.text for cell in thresholds] == ["Threshold", "noise", "0.25"]
     (look,) = looks.rows
     assert [cell.text for cell in look][1::2] == ["Did entropy collapse?", "yes"]
     assert look[-1].text == "1 of 2"
@@ -67,7 +69,7 @@ def test_the_page_explains_each_question_and_the_overview_counts(make_run: MakeR
     assert [note.rpartition("#")[2] for note in notes.items] == [found.name for found in runs[0].health]
     opening = overview.render(runs).blocks[0]
     assert isinstance(opening, Text)
-    assert opening.text.endswith("Run health: 1 of 1 runs ask for a look.")
+    assert opening.text.endswith("Run health: 1 of 1 runs ask for a look; the page of that name has the answers.")
 
 
 def test_a_sweep_that_recorded_nothing_has_no_page_and_a_calm_one_says_so(make_run: MakeRun, tmp_path: Path) -> None:
