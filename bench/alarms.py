@@ -1,14 +1,17 @@
-"""Alarms: what a run's metrics say when it goes wrong, as a table of thresholds and a pure function over records.
+"""Alarms: what a run's metrics say while it goes wrong, as a table of rules and a pure function over records.
 
-An alarm never stops a run. The thresholds are this program's proposal, to be read as "look here", not
-as proof. A value that was not recorded, or is null, raises none. Nothing here needs torch.
+An alarm never stops a run. The thresholds (`bench.thresholds`) are this program's proposal, to be read as "look here",
+not as proof; `bench.health` summarises a whole run. A value that was not recorded, or is null, raises none. Nothing
+here needs torch.
 """
 
 import bisect
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+
+from bench.health_series import number
+from bench.thresholds import at
 
 Test = Literal["above", "below", "above_first", "below_first", "above_median"]
 EARLIER = 5
@@ -38,84 +41,84 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "entropy_collapse", "entropy", "below_first", 0.25,
+        "entropy_collapse", "entropy", "below_first", at("entropy_collapse"),
         "the policy has become nearly deterministic, so samples of a prompt hardly differ",
         "lower the learning rate, raise the clip's upper bound, add an entropy bonus or a penalty to the reference",
     ),
     Rule(
-        "entropy_explosion", "entropy", "above_first", 3.0,
+        "entropy_explosion", "entropy", "above_first", at("entropy_explosion"),
         "the policy is turning into noise",
         "lower the learning rate; remove or shrink the entropy bonus; compare sampler and trainer (mismatch/*)",
     ),
     Rule(
-        "policy_moved_far", "kl/old_k3", "above", 0.1,
+        "policy_moved_far", "kl/old_k3", "above", at("policy_moved_far"),
         "an update's policy is far from the one that made the rollout, so its samples say little about it",
         "lower the learning rate, or take fewer updates and epochs per rollout",
     ),
     Rule(
-        "much_clipped", "clip/region", "above", 0.3,
+        "much_clipped", "clip/region", "above", at("much_clipped"),
         "the clip cuts the gradient of a large share of the tokens",
         "lower the learning rate, take fewer updates per rollout, or widen the bounds",
     ),
     Rule(
-        "few_effective_tokens", "ess/update_token", "below", 0.9,
+        "few_effective_tokens", "ess/update_token", "below", at("few_effective_tokens"),
         "importance weights of tokens are uneven: few of them carry the update",
         "lower the learning rate, or take fewer updates per rollout",
     ),
     Rule(
-        "few_effective_completions", "ess/update_seq", "below", 0.5,
+        "few_effective_completions", "ess/update_seq", "below", at("few_effective_completions"),
         "importance weights of whole completions are uneven: few of them stand for the present policy",
         "lower the learning rate, take fewer updates per rollout, or keep to a ratio per token",
     ),
     Rule(
-        "engines_differ", "mismatch/absdiff_mean", "above", 0.05,
+        "engines_differ", "mismatch/absdiff_mean", "above", at("engines_differ"),
         "sampler and trainer disagree about the same tokens, so samples are off-policy from the start",
         "check precision, chat template and temperature on both sides; correct with objective.mismatch",
     ),
     Rule(
-        "few_effective_sampled_tokens", "ess/mismatch_token", "below", 0.9,
+        "few_effective_sampled_tokens", "ess/mismatch_token", "below", at("few_effective_tokens"),
         "the trainer weighs the sampler's tokens unevenly",
         "as for engines_differ; groups carried over are older, objective.selection.surplus=discard does without them",
     ),
     Rule(
-        "few_effective_sampled_completions", "ess/mismatch_seq", "below", 0.5,
+        "few_effective_sampled_completions", "ess/mismatch_seq", "below", at("few_effective_completions"),
         "the trainer weighs the sampler's completions unevenly",
         "as for engines_differ; groups carried over are older, objective.selection.surplus=discard does without them",
     ),
     Rule(
-        "many_truncated", "len/clipped_frac", "above", 0.3,
+        "many_truncated", "len/clipped_frac", "above", at("many_truncated"),
         "the budget cuts many completions, whose reward then says little about them",
         "raise rollout.max_completion_tokens, shape the reward (soft_overlong), or mask truncated completions",
     ),
     Rule(
-        "few_informative_groups", "groups/frac_zero_std", "above", 0.8,
+        "few_informative_groups", "groups/frac_zero_std", "above", at("few_informative_groups"),
         "most groups have equal rewards and teach nothing to an objective that compares within groups",
         "make the task easier (groups/zero_std_all_wrong) or harder (groups/zero_std_all_correct), enlarge "
         "rollout.group_size, or select groups (drop_uniform_groups)",
     ),
     Rule(
-        "no_reward_spread", "reward/std", "below", 1e-6,
+        "no_reward_spread", "reward/std", "below", at("no_reward_spread"),
         "every completion of the rollout has the same reward: there is nothing to learn from",
         "make the task easier or harder, give partial credit (reward.format), and look at the verdicts",
     ),
     Rule(
-        "unscorable_completions", "reward/unscorable", "above", 0.0,
+        "unscorable_completions", "reward/unscorable", "above", at("unscorable_completions"),
         "the reward of some completions could not be told, so they take part in nothing",
         "look at the grader and at the gold answers of the problems that training named on stderr",
     ),
     Rule(
-        "critic_worse_than_a_constant", "value/explained_variance", "below", 0.0,
+        "critic_worse_than_a_constant", "value/explained_variance", "below", at("critic_worse_than_a_constant"),
         "the critic's values follow the returns worse than a constant would",
         "raise critic.lr or critic.warmup_updates, or loosen the value clip",
         only_with="grad_norm",
     ),
     Rule(
-        "gradient_spike", "grad_norm", "above_median", 10.0,
+        "gradient_spike", "grad_norm", "above_median", at("gradient_spike"),
         "one gradient is far larger than usual; the limit scales it down but its direction remains",
         "look at that update's advantages and lengths; lower optimizer.max_grad_norm or the learning rate",
     ),
     Rule(
-        "chosen_unlearned", "dpo/chosen_logp", "below_first", 2.0,
+        "chosen_unlearned", "dpo/chosen_logp", "below_first", at("chosen_unlearned"),
         "the log-probability of preferred completions has doubled in size: both sides are being pushed down",
         "lower the learning rate, raise beta, or hold the chosen side up (objective.likelihood)",
     ),
@@ -161,7 +164,7 @@ class Watch:
         """Take in the next record of `metrics.jsonl`; returns the alarms that it raised for the first time."""
         new = [alarm for rule in RULES if (alarm := self._check(rule, record))]
         for rule in RULES:
-            value = _number(record, rule.metric)
+            value = number(record, rule.metric)
             if value is not None and rule.test.endswith("_first"):
                 self._first.setdefault(rule.metric, value)
             if value is not None and rule.test.endswith("_median"):
@@ -170,8 +173,8 @@ class Watch:
 
     def _check(self, rule: Rule, record: Mapping[str, Any]) -> Alarm | None:
         """The rule's alarm if this record is the first to raise it."""
-        value, threshold = _number(record, rule.metric), self._threshold(rule)
-        if value is None or threshold is None or (rule.only_with and _number(record, rule.only_with) is None):
+        value, threshold = number(record, rule.metric), self._threshold(rule)
+        if value is None or threshold is None or (rule.only_with and number(record, rule.only_with) is None):
             return None
         self._checked[rule.name] = self._checked.get(rule.name, 0) + 1
         holds = value < threshold if rule.test.startswith("below") else value > threshold
@@ -226,8 +229,3 @@ def alarms_of(records: Iterable[Mapping[str, Any]]) -> list[Alarm]:
 def as_records(alarms: Iterable[Alarm]) -> list[dict[str, Any]]:
     """The content of `alarms.json`."""
     return [asdict(alarm) for alarm in alarms]
-
-
-def _number(record: Mapping[str, Any], name: str) -> float | None:
-    value = record.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -126,7 +126,6 @@ def run(
             raise ConfigError([f"{directory}: another process is running this run"]) from None
         for line in account(read_run(directory)):
             typer.echo(line)
-        typer.echo(f"{directory}: {status.state}{f', {status.error}' if status.error else ''}")
         if member is not None:
             leave(status.exit_status)
         raise typer.Exit(status.exit_status)

@@ -20,6 +20,7 @@ import yaml
 
 from bench.dialect import to_yaml
 from bench.evaluation import Estimates, read_estimates
+from bench.health import Finding, health_of
 
 State = Literal["pending", "running", "interrupted", "finished", "failed", "oom", "diverged"]
 TERMINAL_STATES: frozenset[str] = frozenset({"finished", "failed", "oom", "diverged"})
@@ -283,6 +284,11 @@ class RunRecord:
         """Which thresholds the metrics crossed, when and how often; None until the run ends."""
         value = _read_json(self.directory / "alarms.json").value
         return value if isinstance(value, list) else None
+
+    @cached_property
+    def health(self) -> tuple[Finding, ...]:
+        """What the metrics say of the whole run so far; `health.json` is the same, of when the run last ended."""
+        return health_of(self.metrics, self.run)
 
     @cached_property
     def overlap(self) -> dict[str, Any] | None:

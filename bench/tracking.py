@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mlflow.entities import RunInfo
 
 ARTIFACTS = (
-    *("run.yaml", "formula.json", "provenance.json", "memory.json", "throughput.json", "alarms.json"),
+    *("run.yaml", "formula.json", "provenance.json", "memory.json", "throughput.json", "alarms.json", "health.json"),
     *("eval/*.json", "eval/*.parquet"),
 )
 MLFLOW_STATUS = {
@@ -336,6 +336,9 @@ def _tags(record: store.RunRecord) -> dict[str, str]:
     tags = {"kind": "run", "run_id": record.id, "sweep": record.directory.resolve().parent.name}
     tags |= {"algorithm": record.algorithm, "task": record.task, "seed": str(record.seed)}
     tags |= {"git_commit": str(provenance.get("git_commit")), "git_dirty": str(provenance.get("git_dirty"))}
+    # The answer and its numbers: a column to read, and LIKE 'yes%' finds the runs.
+    tags |= {f"health.{found.name}": f"{found.answer}: {found.numbers}" for found in record.health}
+    tags |= {"health.look": ", ".join(found.name for found in record.health if found.look)}
     return tags | {
         "state": record.status.state,
         "attempt": str(record.status.attempt),

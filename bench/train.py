@@ -4,7 +4,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel
 
-from bench import checkpoint, processes, resume, store
+from bench import checkpoint, health, processes, resume, store
 from bench.adapted_weights import adapted_layers
 from bench.adapters import adapter_record
 from bench.alarms import Watch, alarms_of, as_records
@@ -352,9 +352,12 @@ def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str
         store.set_status(directory, state, attempt=attempt, error=error)
     else:
         state = first.state
-    if state != "failed":  # the place may be what failed, and a run that never began has nothing to be alarmed about
+    # The place may be what failed, and then nothing can be written there.
+    with suppress(OSError) if state == "failed" else nullcontext():
         records = store.read_jsonl(directory / "metrics.jsonl").records
-        store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
+        if records or state != "failed":  # a run that never began has nothing to be alarmed about
+            store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
+        store.write_json(directory / "health.json", health.as_record(health.health_of(records, run.dump()), records))
     track(run, directory)
     return store.read_status(directory)
 

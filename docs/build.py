@@ -1,7 +1,8 @@
 """Make the generated parts of the documentation, from the code and from the runs of a sweep: `make docs`.
 
-The README's tables and its figure, `docs/metrics.md`, `docs/objectives.md`, and under `results/` the CSV files behind
-the tables, so that a reader without the runs (and `tests/test_docs.py`) can check every number that is printed.
+The README's tables and its figure, `docs/metrics.md`, `docs/objectives.md`, the thresholds in `docs/health.md`, and
+under `results/` the CSV files behind the tables, so that a reader without the runs (and `tests/test_docs.py`) can check
+every number that is printed.
 """
 
 import importlib
@@ -13,6 +14,7 @@ from bench.alarms import RULES
 from bench.catalog import load_preset, names
 from bench.glossary import METRICS
 from bench.store import RunRecord, read_sweep, write_bytes, write_text
+from bench.thresholds import THRESHOLDS
 from reports import overview, pass_maj, readme, settings
 from reports.parts.figure import Figure, save
 from reports.parts.table import Table, escape_markdown, to_csv
@@ -85,6 +87,8 @@ def build_pages(root: Path = ROOT) -> None:
     """Write the pages that follow from the code alone."""
     write_text(root / "docs" / "metrics.md", metrics_page())
     write_text(root / "docs" / "objectives.md", objectives_page())
+    health = root / "docs" / "health.md"
+    write_text(health, health_page(health.read_text(encoding="utf-8")))
 
 
 def build(sweep: Path, root: Path = ROOT) -> None:
@@ -129,6 +133,17 @@ def alarms_section() -> str:
     ]
     header = ["| Alarm | Condition | Meaning | What to try |", "| :-- | :-- | :-- | :-- |"]
     return "\n".join([ALARMS, *header, *rows, ""])
+
+
+def health_page(text: str) -> str:
+    """docs/health.md with the table of bench/thresholds.py between its marks."""
+    rows = [
+        f"| {name.replace('_', ' ')} | {one.value:g} | {one.read_by} | {escape_markdown(one.reason)} |"
+        for name, one in THRESHOLDS.items()
+    ]
+    table = "\n".join(["| Threshold | Value | Read by | Reason |", "| :-- | --: | :-- | :-- |", *rows])
+    (before, rest), end = text.split("<!-- thresholds -->\n"), "<!-- /thresholds -->"
+    return f"{before}<!-- thresholds -->\n{table}\n{end}{rest.partition(end)[2]}"
 
 
 OBJECTIVES_PAGE = """\

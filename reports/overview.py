@@ -6,6 +6,7 @@ from typing import Any
 
 from bench.statistics import Interval
 from bench.store import RunRecord
+from reports.health import health_sentence
 from reports.parts.alarms import alarm_blocks
 from reports.parts.arms import Arm, arms_of, numbered
 from reports.parts.cards import decoding
@@ -39,7 +40,7 @@ def render(runs: Sequence[RunRecord]) -> Page:
     code = "; ".join(commits_of(runs)) or NOT_AVAILABLE
     arms = arms_of(runs)
     opening: list[Block] = [
-        Text(sentences(f"{len(runs)} runs: {counts}. Made by commit {code}.", decoding(arms))),
+        Text(sentences(f"{len(runs)} runs: {counts}. Made by commit {code}.", decoding(arms), health_sentence(runs))),
     ]
     warnings = warnings_of(runs)
     opening += [Notes(tuple(warnings), warning=True)] if warnings else []

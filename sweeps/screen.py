@@ -1,6 +1,7 @@
 """What a sweep shows: its plan, a line for every trial that ends, a table of the running ones, and how it came out."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from bench.config import Run
 from bench.engines import EngineFailed, check_installed
-from bench.store import Status
+from bench.store import Status, read_run
 from sweeps import ledger
 from sweeps.cores import Jobs
 from sweeps.grid import Sweep
@@ -101,6 +102,8 @@ class Follow:
         else:
             first_line = (status.error or "no reason given").strip().partition("\n")[0]
             line += f" after {_duration(seconds)}: {first_line}  (log: {entry.log})"
+        looks = _looks(_answers(entry))
+        line += f"  look at: {', '.join(looks)}" if looks and status.state != "interrupted" else ""
         say(self._console, line.rstrip(), _COLOURS.get(status.state))
 
     def stopping(self, count: int, grace_seconds: float) -> None:
@@ -125,6 +128,16 @@ class Follow:
             figures = ledger.progress(entry.directory).figures
             table.add_row(entry.trial.name, _updates(entry), _duration(seconds), figures)
         return table
+
+
+def _answers(entry: Entry) -> list[tuple[str, bool]]:
+    """The questions on the trial's health that have an answer, and whether it asks for a look."""
+    health = read_run(entry.directory).health if (entry.directory / "run.yaml").exists() else ()
+    return [(found.name, found.look) for found in health if found.answer in ("yes", "no")]
+
+
+def _looks(answers: Sequence[tuple[str, bool]]) -> list[str]:
+    return [name for name, look in answers if look]
 
 
 def _updates(entry: Entry) -> str:
@@ -159,11 +172,23 @@ def print_tracker(console: Console, sweep: Sweep) -> None:
     say(console, f"MLflow: {uri}")
 
 
+def _print_health(console: Console, entries: Sequence[Entry]) -> None:
+    """Say in how many trials which question on their health asks for a look; nothing where none has an answer."""
+    answered = [answers for entry in entries if entry.settled and (answers := _answers(entry))]
+    counts = Counter(name for answers in answered for name in _looks(answers))
+    if answered:
+        asking = sum(bool(_looks(answers)) for answers in answered)
+        named = f": {', '.join(f'{name} {count}' for name, count in counts.most_common())}" if counts else ""
+        explained = "see Run health in the report, and docs/health.md"
+        say(console, f"health: {asking} of {len(answered)} trials ask for a look{named} ({explained})")
+
+
 def print_end(console: Console, sweep: Sweep, command: str) -> int:
     """Say how the sweep came out, with a table where some trial did not finish; returns the exit status."""
     entries = ledger.entries(sweep)
     counts = ledger.count_states(entries)
     say(console, f"{sweep.directory}: {counts.get('finished', 0)} of {len(entries)} trials finished")
+    _print_health(console, entries)
     unfinished = [entry for entry in entries if entry.status.state != "finished"]
     if not unfinished:
         return 0

@@ -3,34 +3,26 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from bench.store import RunRecord
 from reports.parts.arms import Arm
 from reports.parts.table import number
 
-METRIC = "value/explained_variance"
-SMALL = 0.05
-
 
 def critic_note(arms: Sequence[Arm]) -> str:
-    """A sentence for a caption; empty where no finished run has a critic."""
-    found = {arm.label: [late_mean(run) for run in arm.finished] for arm in arms}
-    known = {label: [value for value in values if value is not None] for label, values in found.items()}
-    means = {label: fmean(values) for label, values in known.items() if values}
-    parts = [f"{label} {number(mean, 2)}{_meaning(mean)}" for label, mean in means.items()]
-    return f"Critic's explained variance over the last half of training: {'; '.join(parts)}." if parts else ""
+    """A sentence for a caption; empty where no finished run has a critic that can be judged."""
+    parts: list[str] = []
+    for arm in arms:
+        found = [finding for run in arm.finished for finding in run.health if finding.name == "critic"]
+        known = [(f.value, f.threshold) for f in found if f.value is not None and f.threshold is not None]
+        if known:
+            mean = fmean(value for value, _ in known)
+            parts.append(f"{arm.label} {number(mean, 2)}{_meaning(mean, known[0][1])}")
+    return f"Critic's explained variance over the last quarter of training: {'; '.join(parts)}." if parts else ""
 
 
-def late_mean(run: RunRecord) -> float | None:
-    """Mean of the critic's explained variance over the last half of the updates; None where none is recorded."""
-    last = max((record["update"] for record in run.metrics), default=0)
-    values = [record.get(METRIC) for record in run.metrics if 2 * record["update"] > last]
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _meaning(mean: float) -> str:
-    if mean >= SMALL:
+def _meaning(mean: float, least: float) -> str:
+    """What the advantage is worth where the critic explains no more than `least`."""
+    if mean > least:
         return ""
-    if mean > -SMALL:
+    if mean >= -least:
         return " (the advantage is in effect a batch-mean baseline)"
     return " (worse than a constant: the critic adds noise to the advantage)"

@@ -1,0 +1,370 @@
+"""A run's health: questions that its metrics answer when it has ended, each with a number and a threshold.
+
+A pure function over the records of `metrics.jsonl`. A question is never left out: where no number can answer it, that
+is the answer, with the reason. Nothing here needs torch; `docs/health.md` explains each question under its name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from bench.health_series import STRETCHES, Change, Series, change, change_of_shares, number, series, update_of
+from bench.thresholds import at
+
+Answer = Literal["yes", "no", "cannot be told", "not measured"]
+PAGE = "docs/health.md"
+
+
+@dataclass(frozen=True)
+class Told:
+    """An answer with what stands behind it."""
+
+    answer: Answer
+    numbers: str
+    """The number and its threshold in a few characters; where there is none, the reason."""
+    text: str = ""
+    """A sentence that says what was compared."""
+    value: float | None = None
+    threshold: float | None = None
+    look: bool = False
+    """Whether the answer is one that a reader should look into."""
+    metric: str | None = None
+    """What the value is of, where that is another metric than the question's own."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a question may read beside its own metric."""
+
+    records: Sequence[Mapping[str, Any]]
+    run: Mapping[str, Any]
+    """The content of run.yaml; empty where it is not known."""
+    reward: Told | None = None
+    """Whether the reward rose, once that is answered."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing to know about a run, and how its metric answers it."""
+
+    name: str
+    question: str
+    metric: str
+    missing: str
+    """Why a run may lack the metric."""
+    judge: Callable[[Series, Seen], Told]
+    """Answers from a series that is long enough."""
+    meaning: str
+    advice: str
+    only_with: str | None = None
+    """A metric that a record must have as well; leaves out updates in which the policy did not move."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A question of one run with its answer."""
+
+    name: str
+    question: str
+    answer: Answer
+    look: bool
+    metric: str
+    value: float | None
+    threshold: float | None
+    numbers: str
+    text: str
+    meaning: str
+    advice: str
+    page: str
+
+
+def _reward(own: Series, seen: Seen) -> Told:
+    """Validation first, whose problems are always the same ones; else the training reward."""
+    validation, samples = series(seen.records, "validation/pass@1"), _validation_samples(seen.run)
+    if len(validation) > 1 and samples:
+        found = change_of_shares(validation.values[0], validation.values[-1], samples)
+        where = (f" at update {validation.updates[0]}", f" at update {validation.updates[-1]}")
+        told = _risen(found, "validation/pass@1", where)
+        trained = change(own) if own.long_enough else None
+        also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
+        return replace(told, text=told.text + also, metric="validation/pass@1")
+    return _short(own, seen) or _risen(change(own), "reward/mean")
+
+
+def _validation_samples(run: Mapping[str, Any]) -> int:
+    """Completions behind each validation; 0 where run.yaml does not say."""
+    config = run.get("validation")
+    sizes = [config.get(name) for name in ("problems", "samples")] if isinstance(config, Mapping) else []
+    return sizes[0] * sizes[1] if len(sizes) == 2 and all(isinstance(size, int) for size in sizes) else 0
+
+
+def _risen(
+    found: Change, metric: str, where: tuple[str, str] = (" in the first eighth", " in the last quarter")
+) -> Told:
+    """Whether a change is a rise; a fall is said in words."""
+    kind = "rose" if found.rose else "fell" if found.fell else "stayed within its noise"
+    text = f"{metric} {kind}: {found.start:.3g}{where[0]}, {found.end:.3g}{where[1]}"
+    return Told(
+        "yes" if found.rose else "no", _against_noise(found), text, found.size, found.noise, look=not found.rose
+    )
+
+
+def _against_noise(found: Change) -> str:
+    return f"{found.size:+.3g} (noise {found.noise:.2g})"
+
+
+def _verdict(own: Series, seen: Seen) -> Told:
+    """Reward and verdict side by side: the first may rise without the second."""
+    reward = series(seen.records, "reward/mean")
+    if reward.values == own.values:
+        return Told("not measured", "the reward is the verdict")
+    if not reward.long_enough:
+        return _short(reward, seen) or Told("cannot be told", "")
+    told, true = change(reward), change(own)
+    parted = told.rose and not true.rose
+    text = (
+        f"reward {told.start:.3g} to {told.end:.3g}, true accuracy {true.start:.3g} to {true.end:.3g}, first eighth to "
+        "last quarter"
+    )
+    return Told("yes" if parted else "no", _against_noise(true), text, true.size, true.noise, look=parted)
+
+
+def _all_right(own: Series, seen: Seen) -> Told:
+    """Groups that are all right are success where the true accuracy says so."""
+    told, limit = _share_of_groups(own, "all right"), at("solved")
+    if told.answer == "no":
+        return told
+    accuracy = series(seen.records, "reward/accuracy")
+    level = accuracy.last_quarter if accuracy.long_enough else None
+    solved = level is not None and level >= limit
+    known = "true accuracy is not known" if level is None else f"true accuracy {level:.3g}"
+    why = f"{known}: success, not collapse" if solved else f"{known}, {limit:g} would be success"
+    return Told("yes", told.numbers, f"{told.text}; {why}", told.value, told.threshold, look=not solved)
+
+
+def _all_wrong(own: Series, seen: Seen) -> Told:
+    return _share_of_groups(own, "all wrong")
+
+
+def _tied(own: Series, seen: Seen) -> Told:
+    """What is left of the flat groups: all with one reward, and neither all right nor all wrong."""
+    names = ("groups/frac_zero_std", "groups/zero_std_all_correct", "groups/zero_std_all_wrong")
+    rest: list[dict[str, Any]] = []
+    for record in seen.records:
+        shares = [number(record, name) for name in names]
+        flat, right, wrong = shares
+        known = flat is not None and right is not None and wrong is not None
+        rest.append({"update": update_of(record), "tied": flat - right - wrong if known else None})
+    left = series(rest, "tied")
+    return _short(left, seen) or _share_of_groups(left, "tied for another reason")
+
+
+def _share_of_groups(own: Series, kind: str) -> Told:
+    share, limit = own.last_quarter, at("flat_groups")
+    text = f"{share:.0%} of the groups of the last quarter were {kind}"
+    return Told(
+        "yes" if share > limit else "no", f"{share:.0%} of groups, max {limit:.0%}", text, share, limit, share > limit
+    )
+
+
+def _entropy(own: Series, seen: Seen) -> Told:
+    first, limit = own.values[0], at("entropy_collapse")
+    if first <= 0:
+        return Told("cannot be told", "entropy starts at 0")
+    ratio = own.last_quarter / first
+    text = f"entropy {first:.3g} nats at first, {own.last_quarter:.3g} in the last quarter"
+    return Told(
+        "yes" if ratio < limit else "no", f"{ratio:.2g} x first, min {limit:g}", text, ratio, limit, ratio < limit
+    )
+
+
+def _kl(own: Series, seen: Seen) -> Told:
+    """Far away, or on the way there faster and faster."""
+    level, before = own.last_quarter, own.quarter_before
+    far, growing = level > at("kl_far"), before > 0 and level > at("kl_near") and level / before > at("kl_growing")
+    text = f"KL to the reference {before:.3g} nats a token in the third quarter, {level:.3g} in the last"
+    if growing and not far:
+        growth, limit = level / before, at("kl_growing")
+        return Told("yes", f"{growth:.2g} x quarter before, max {limit:g}", text, growth, limit, look=True)
+    limit = at("kl_far")
+    return Told("yes" if far else "no", f"{level:.2g} nats, max {limit:g}", text, level, limit, look=far)
+
+
+def _longer(own: Series, seen: Seen) -> Told:
+    """Longer by more than noise and a factor, and nothing bought with it."""
+    found, limit = change(own), at("length_climb")
+    if found.start <= 0:
+        return Told("cannot be told", "lengths start at 0")
+    factor = found.end / found.start
+    numbers, text = f"{factor:.2f} x first, max {limit:g}", f"mean length {found.start:.3g} to {found.end:.3g} tokens"
+    if not (found.rose and factor > limit):
+        return Told("no", numbers, text, factor, limit)
+    if seen.reward is None or seen.reward.answer not in ("yes", "no"):
+        text += "; whether the reward rose cannot be told"
+        return Told("cannot be told", f"{numbers}, reward unknown", text, factor, limit)
+    if seen.reward.answer == "yes":
+        return Told("no", numbers, f"{text}, and the reward rose", factor, limit)
+    return Told("yes", numbers, f"{text}, and the reward did not rise", factor, limit, look=True)
+
+
+def _critic(own: Series, seen: Seen) -> Told:
+    level, limit = own.last_quarter, at("critic_explains")
+    worse = ", worse than a constant" if level < -limit else ""
+    text = f"{level:.2g} of the returns' variance explained in the last quarter{worse}"
+    return Told(
+        "yes" if level > limit else "no", f"explains {level:.2g}, min {limit:g}", text, level, limit, level <= limit
+    )
+
+
+def _pairs(own: Series, seen: Seen) -> Told:
+    level, limit = own.last_quarter, at("pairs_told_apart")
+    text = f"{level:.0%} of the pairs of the last quarter were ordered right"
+    return Told(
+        "yes" if level > limit else "no", f"{level:.0%} of pairs, min {limit:.0%}", text, level, limit, level <= limit
+    )
+
+
+def _chosen(own: Series, seen: Seen) -> Told:
+    found = change(own)
+    kind = "lost" if found.fell else "did not lose"
+    text = f"chosen completions {kind} probability: dpo/chosen_reward {found.start:.3g} to {found.end:.3g}"
+    return Told("yes" if found.fell else "no", _against_noise(found), text, found.size, -found.noise, look=found.fell)
+
+
+def _imitation(own: Series, seen: Seen) -> Told:
+    return _risen(change(own), "imitation/logp")
+
+
+QUESTIONS: tuple[Question, ...] = (
+    Question(
+        "reward", "Did the reward rise?", "reward/mean", "no reward recorded", _reward,
+        "change of validation/pass@1, first to last; without validation, of reward/mean, first eighth to last quarter",
+        "look at the other answers first; raise the learning rate or the budget, or make the task easier",
+    ),
+    Question(
+        "verdict", "Did it rise without the verdict?", "reward/accuracy", "no verdict recorded", _verdict,
+        "change of the true accuracy, where the reward is more than the verdict and rose",
+        "read completions: what is rewarded is not what is right. Weigh the verifier more, or penalise the distance",
+    ),
+    Question(
+        "all_right", "Are most groups all right?", "groups/zero_std_all_correct", "no rollouts", _all_right,
+        "share of groups in which every completion is right, last quarter",
+        "make the task harder, or select groups (drop_uniform_groups)",
+    ),
+    Question(
+        "all_wrong", "Are most groups all wrong?", "groups/zero_std_all_wrong", "no rollouts", _all_wrong,
+        "share of groups in which every completion is wrong, last quarter",
+        "make the task easier, enlarge rollout.group_size, start from a better model, or give partial credit",
+    ),
+    Question(
+        "tied", "Are most groups tied otherwise?", "groups/frac_zero_std", "no rollouts", _tied,
+        "share of groups with one reward that are neither all right nor all wrong, last quarter",
+        "look at the reward: it does not tell completions apart that the verdict does",
+    ),
+    Question(
+        "entropy", "Did entropy collapse?", "entropy", "no entropy recorded", _entropy,
+        "entropy of the last quarter over its first value",
+        "lower the learning rate, raise the clip's upper bound, add an entropy bonus or a penalty to the reference",
+    ),
+    Question(
+        "kl", "Did KL run away?", "kl/ref_k3", "no reference", _kl,
+        "k3 estimate of KL(policy || reference) per token, last quarter, or its growth over the quarter before",
+        "lower the learning rate or raise the penalty's coefficient",
+    ),
+    Question(
+        "longer_wrong", "Wrong answers longer for nothing?", "len/incorrect", "no rollouts", _longer,
+        "mean length of wrong completions, last quarter over first eighth, where the reward did not rise",
+        "use a reduction without a bias towards length (token_mean, constant_length), or shape the reward",
+    ),
+    Question(
+        "longer_right", "Right answers longer for nothing?", "len/correct", "no rollouts", _longer,
+        "mean length of right completions, last quarter over first eighth, where the reward did not rise",
+        "shape the reward (soft_overlong), or lower rollout.max_completion_tokens",
+    ),
+    Question(
+        "critic", "Does the critic explain anything?", "value/explained_variance", "no critic", _critic,
+        "variance of the returns that the critic explains, last quarter, without its warm-up",
+        "raise critic.lr, critic.warmup_updates or the budget; as it is, it serves as a constant baseline",
+        only_with="grad_norm",
+    ),
+    Question(
+        "pairs", "Are pairs told apart?", "dpo/accuracy", "no pairs", _pairs,
+        "share of pairs that the policy orders right, last quarter",
+        "raise the learning rate or the budget, or look at how the pairs are made",
+    ),
+    Question(
+        "chosen", "Did chosen answers lose ground?", "dpo/chosen_reward", "no pairs", _chosen,
+        "change of beta x log-ratio of the chosen side to the reference, first eighth to last quarter",
+        "lower the learning rate, raise beta, or hold the chosen side up (objective.likelihood)",
+    ),
+    Question(
+        "imitation", "Is what is imitated likelier?", "imitation/logp", "nothing to imitate", _imitation,
+        "change of the mean log-probability of imitated tokens, first eighth to last quarter",
+        "raise the learning rate or the budget",
+    ),
+)  # fmt: skip
+
+
+def health_of(records: Iterable[Mapping[str, Any]], run: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
+    """The answers to all questions, in their order.
+
+    Args:
+        records: the lines of `metrics.jsonl`.
+        run: the content of `run.yaml`, which says how many completions a validation has and how large groups are.
+    """
+    seen = Seen(tuple(records), run or {})
+    findings: list[Finding] = []
+    for question in QUESTIONS:
+        told = _told(question, series(seen.records, question.metric, question.only_with), seen)
+        if question.name == "reward":
+            seen = Seen(seen.records, seen.run, told)
+        findings.append(
+            Finding(
+                question.name, question.question, told.answer, told.look, told.metric or question.metric, told.value,
+                told.threshold, told.numbers, told.text, question.meaning, question.advice, f"{PAGE}#{question.name}",
+            )
+        )  # fmt: skip
+    return tuple(findings)
+
+
+def _told(question: Question, own: Series, seen: Seen) -> Told:
+    """The answer, or why there is none."""
+    if not any(update_of(record) > 0 for record in seen.records):
+        return Told("cannot be told", "no update recorded")
+    if question.judge is _reward:  # it has another metric to turn to
+        return _reward(own, seen)
+    if own.recorded and question.metric.startswith("groups/") and _group_size(seen.run) == 1:
+        return Told("not measured", "groups of one")
+    if not own.recorded:
+        return Told("not measured", _another_objective(seen) or question.missing)
+    return _short(own, seen) or question.judge(own, seen)
+
+
+def _another_objective(seen: Seen) -> str:
+    """Says so where the run learns from a fixed set, which has metrics of its own."""
+    offline = any(name.startswith(("dpo/", "imitation/")) for record in seen.records for name in record)
+    return "not of this objective" if offline else ""
+
+
+def _group_size(run: Mapping[str, Any]) -> Any:
+    rollout = run.get("rollout")
+    return rollout.get("group_size") if isinstance(rollout, Mapping) else None
+
+
+def _short(own: Series, seen: Seen) -> Told | None:
+    """Why a series answers nothing, if it is too short for that."""
+    if own.long_enough:
+        return None
+    updates = sum(update_of(record) > 0 for record in seen.records)
+    if not own.recorded:
+        return Told("not measured", _another_objective(seen) or "not recorded")
+    if len(own) == 1 and updates >= STRETCHES and own.updates[0] <= 1:
+        return Told("not measured", "sampled once, before training")
+    return Told("cannot be told", f"{len(own)} {'value' if len(own) == 1 else 'values'}, {STRETCHES} needed")
+
+
+def as_record(findings: Sequence[Finding], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of `health.json`."""
+    last = max(map(update_of, records), default=None)
+    looks = [finding.name for finding in findings if finding.look]
+    return {"through_update": last, "look": looks, "findings": [asdict(finding) for finding in findings]}
