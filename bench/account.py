@@ -19,6 +19,7 @@ def account(run: RunRecord) -> list[str]:
         if len(values) > 1:
             (first, before), (last, after) = values[0], values[-1]
             lines.append(f"{words}: {before:.3f} at update {first}, {after:.3f} at update {last}")
+    lines += _reward_model(run)
     test, start = run.estimates("test"), run.estimates("start")
     if test is not None:
         identical = (run.manifest("test") or {}).get("identical")
@@ -36,6 +37,29 @@ def account(run: RunRecord) -> list[str]:
                 lines.append(f"test on {name.removeprefix('test_')}, final model: Pass@1 {other.pass_at(1).mean():.3f}")
     if run.status.state == "finished" and any("ratio/mean" in record for record in run.metrics):
         lines.append(LOSS_NOTE)
+    return lines
+
+
+def _reward_model(run: RunRecord) -> list[str]:
+    """What a learned reward orders right, on held-out pairs before the run and on the policy's own samples in it."""
+    about, lines = run.reward_model or {}, list[str]()
+    if about.get("accuracy") is not None:
+        low, high = (about["interval"][end] for end in ("low", "high"))
+        bounds = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+        held_out = about["held_out"]
+        lines.append(
+            f"reward model: orders {about['accuracy']:.3f}{bounds} of {held_out['pairs']} held-out pairs of "
+            f"{held_out['prompts']} prompts as the verifier does"
+        )
+    names = ("reward_model/mean", "reward/accuracy", "reward_model/pair_accuracy")
+    scores, verdicts, ordered = (_column(run.metrics, name) for name in names)
+    if len(scores) > 1 and len(verdicts) > 1:
+        lines.append(
+            f"reward model's score: {scores[0][1]:.3f} at update {scores[0][0]}, {scores[-1][1]:.3f} at update "
+            f"{scores[-1][0]}; share correct by the verifier: {verdicts[0][1]:.3f}, then {verdicts[-1][1]:.3f}"
+        )
+    if len(ordered) > 1:
+        lines.append(f"pairs that it orders right: {ordered[0][1]:.3f} at first, {ordered[-1][1]:.3f} in the end")
     return lines
 
 

@@ -10,6 +10,7 @@ from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_objective import dead_knob, objective_mistakes
 from bench.checks_reward import reward_mistakes
+from bench.checks_reward_model import reward_model_mistakes
 from bench.config import PretrainedModel, Prompt, Run, TinyModel, data_files, local_path
 from bench.refusals import no_critic
 from bench.tracking import uri_mistake
@@ -26,6 +27,7 @@ def check(run: Run) -> list[str]:
         _minibatches,
         evaluation_mistakes,
         reward_mistakes,
+        _reward_model,
         _critic,
         _parallel,
         objective_mistakes,
@@ -58,6 +60,11 @@ def _minibatches(run: Run) -> Iterator[str]:
             f"optimizer.warmup_updates: {run.optimizer.warmup_updates} given, must be below budget.updates = "
             f"{run.budget.updates}, or the learning rate is never reached"
         )
+
+
+def _reward_model(run: Run) -> Iterator[str]:
+    longest = max(_prompt_lengths(run), default=None) if run.reward.model is not None else None
+    yield from reward_model_mistakes(run, longest)
 
 
 def _critic(run: Run) -> Iterator[str]:

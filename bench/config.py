@@ -12,6 +12,7 @@ from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
 from bench.config_compute import BuiltinEngine, Compute, Engine, Parallel
 from bench.config_reward import Reward
+from bench.config_reward_model import PretrainedReward
 from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
 from tasks.parts.problem import DatasetTask, Task
@@ -307,6 +308,8 @@ class Run(Section):
         also = self.evaluation.also.items()
         named = [own.function for own in self.reward.functions]
         content["reward"] |= reward_fingerprint(named, self.reward.format_schema)
+        if isinstance(self.reward.model, PretrainedReward):
+            content["reward"]["model"]["path"] = model_digest(PretrainedModel(path=self.reward.model.path))
         content["evaluation"]["also"] = {label: task_content(task) for label, task in also}
         if isinstance(self.model, PretrainedModel):
             content["model"]["path"] = model_digest(self.model)

@@ -22,6 +22,8 @@ from bench.dialect import to_yaml
 from bench.evaluation import Estimates, read_estimates
 
 State = Literal["pending", "running", "interrupted", "finished", "failed", "oom", "diverged"]
+DOCUMENTS = ("memory", "throughput", "alarms", "overlap", "reward_model")
+"""JSON files of a run that are read on access."""
 TERMINAL_STATES: frozenset[str] = frozenset({"finished", "failed", "oom", "diverged"})
 
 
@@ -303,6 +305,12 @@ class RunRecord:
         value = _read_json(self.directory / "overlap.json").value
         return value if isinstance(value, dict) else None
 
+    @cached_property
+    def reward_model(self) -> dict[str, Any] | None:
+        """The run's reward model: what it is, and of a trained one how well it orders held-out pairs."""
+        value = _read_json(self.directory / "reward_model.json").value
+        return value if isinstance(value, dict) else None
+
     @property
     def evaluations(self) -> tuple[str, ...]:
         """Names of the evaluations that have estimates, readable or not, in order."""
@@ -325,7 +333,7 @@ class RunRecord:
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything in the directory that is there and cannot be read."""
         logs = [read_jsonl(self.directory / name).problems for name in ("metrics.jsonl", "timings.jsonl")]
-        documents = [self.directory / f"{name}.json" for name in ("memory", "throughput", "alarms", "overlap")]
+        documents = [self.directory / f"{name}.json" for name in DOCUMENTS]
         documents += sorted(self.directory.glob("eval/*.json"))
         reads = [*map(_read_json, documents), *self._evaluations.values()]
         found = [read.problem for read in reads if read.problem]
