@@ -5,6 +5,7 @@ there. Sequences are cut after that token here, so the packed pass, which comput
 model's own forward pass gives; every other architecture goes through that forward pass.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -227,16 +228,17 @@ def load_reward_model(path: str, revision: str | None) -> tuple[PreTrainedModel,
     try:
         config: Any = AutoConfig.from_pretrained(place, **source)
         mistake = outputs_mistake(config.num_labels, config.architectures)
-        if mistake is None:
-            tokenizer = AutoTokenizer.from_pretrained(place, **source)
-            loaded: Any = AutoModelForSequenceClassification.from_pretrained(
-                place, config=config, dtype=torch.float32, output_loading_info=True, **source
-            )
+        if mistake is not None:
+            raise ModelUnavailable(f"{where} {mistake}")
+        tokenizer = AutoTokenizer.from_pretrained(place, **source)
+        loaded: Any = AutoModelForSequenceClassification.from_pretrained(
+            place, config=config, dtype=torch.float32, output_loading_info=True, **source
+        )
+    except ModelUnavailable:
+        raise
     except Exception as error:  # a broken checkpoint can fail in any way of the libraries that read it
         reason = " ".join(str(error).split())[:500]
         raise ModelUnavailable(f"{where} cannot be loaded: {reason}") from error
-    if mistake is not None:
-        raise ModelUnavailable(f"{where} {mistake}")
     network, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
@@ -249,8 +251,9 @@ def _check_vocabulary(
 ) -> None:
     """Raises ModelUnavailable unless every token of the policy is the same token to the reward model."""
     mistake = vocabulary_mistake(policy.tokenizer.get_vocab(), tokenizer.get_vocab())
-    rows, wanted = network.get_input_embeddings().num_embeddings, policy.network.config.get_text_config().vocab_size
-    if mistake is None and int(rows) < wanted:
+    rows = getattr(network.get_input_embeddings(), "num_embeddings", math.inf)
+    wanted = policy.network.config.get_text_config().vocab_size
+    if mistake is None and rows < wanted:
         mistake = f"it knows {rows} tokens, and the policy writes {wanted}"
     if mistake is not None:
         raise ModelUnavailable(vocabulary_line(config.path, mistake))

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from bench.checkpoint import weights_digest
 from bench.config import Run, task_content
@@ -115,7 +115,7 @@ def train_reward_model(run: Run, config: TrainedReward, start: Start, folder: Pa
         interval = problems_interval(np.array(accuracy))
         mean, std = _moments(network, training)
     network.save_pretrained(folder / "model")
-    _tokenizer_of(start.model, pad_of(network)).save_pretrained(folder / "model")
+    _tokenizer_of(start.model).save_pretrained(folder / "model")
     return {
         "accuracy": interval.mean,
         "interval": {"low": interval.low, "high": interval.high, "level": interval.level, "over": interval.estimand},
@@ -184,16 +184,17 @@ def with_scalar_head(policy: LanguageModel, seed: int) -> PreTrainedModel:
     return network.float().to(policy.network.device).eval()
 
 
-def _padding(policy: LanguageModel) -> int | None:
+def _padding(policy: LanguageModel) -> int:
     """A token that ends no completion, for classifiers read their score before what they take for padding; the policy's
     own padding where it has no such token."""
     candidates = [policy.pad_id, *policy.tokenizer.all_special_ids]
     return next((i for i in candidates if i not in policy.end_ids), policy.pad_id)
 
 
-def _tokenizer_of(policy: LanguageModel, pad: int | None) -> Any:
+def _tokenizer_of(policy: LanguageModel) -> PreTrainedTokenizerBase:
+    """The policy's tokenizer with the padding of the reward model."""
     tokenizer = deepcopy(policy.tokenizer)
-    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(pad)
+    tokenizer.pad_token = str(tokenizer.convert_ids_to_tokens(_padding(policy)))
     return tokenizer
 
 

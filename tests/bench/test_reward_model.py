@@ -85,10 +85,9 @@ def test_an_encoder_scores_alike_alone_and_beside_others() -> None:
     """Any other architecture goes through its own forward pass, and padding must not show."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = BertForSequenceClassification(
-            BertConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-                       num_labels=1, pad_token_id=0)
-        ).eval()  # fmt: skip
+        config: Any = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config |= {"intermediate_size": 16, "num_labels": 1, "pad_token_id": 0}
+        network = BertForSequenceClassification(BertConfig(**config)).eval()
     assert not scores_packed(network)
     rows = [((3, 4), (5,)), ((6, 7, 8), (9, 10, 11))]
     with torch.inference_mode():
