@@ -18,7 +18,7 @@ COLUMNS = 100
 
 def account(run: RunRecord) -> list[str]:
     """Lines for a reader: measurements that the run has, its health, where it lies, and the commands that come next."""
-    lines = [*_moved(run), *health_lines(run.health), *_alarms(run), *_evaluated(run)]
+    lines = [*_moved(run), *_reward_model(run), *health_lines(run.health), *_alarms(run), *_evaluated(run)]
     if run.status.state == "finished" and any("ratio/mean" in record for record in run.metrics):
         lines.append(LOSS_NOTE)
     return [
@@ -102,3 +102,29 @@ def _next(run: RunRecord) -> list[str]:
         return [f"next: change a knob; this end is a result, and only without {own} the same run starts again"]
     file = quote(str(run.directory / "run.yaml"))
     return [f"next: bench run {file}   (goes on from the newest checkpoint; without one, starts over)"]
+
+
+def _reward_model(run: RunRecord) -> list[str]:
+    """What a learned reward orders right, on held-out pairs before the run and on the policy's own samples in it."""
+    about, lines = run.reward_model or {}, list[str]()
+    if about.get("accuracy") is not None:
+        low, high = (about["interval"][end] for end in ("low", "high"))
+        bounds = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+        held_out = about["held_out"]
+        lines.append(
+            f"reward model: orders {about['accuracy']:.3f}{bounds} of {held_out['pairs']} held-out pairs of "
+            f"{held_out['prompts']} prompts as the verifier does"
+        )
+    names = ("reward_model/mean", "reward/accuracy", "reward_model/pair_accuracy")
+    scores, verdicts, ordered = (series(run.metrics, name) for name in names)
+    if len(scores) > 1 and len(verdicts) > 1:
+        lines.append(
+            f"reward model's score: {scores.values[0]:.3f} at update {scores.updates[0]}, {scores.values[-1]:.3f} at "
+            f"update {scores.updates[-1]}; share correct by the verifier: {verdicts.values[0]:.3f}, then "
+            f"{verdicts.values[-1]:.3f}"
+        )
+    if len(ordered) > 1:
+        lines.append(
+            f"pairs that it orders right: {ordered.values[0]:.3f} at first, {ordered.values[-1]:.3f} in the end"
+        )
+    return lines

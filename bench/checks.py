@@ -11,6 +11,7 @@ from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistake
 from bench.checks_models import PROMPTS_LOOKED_AT, model_files, positions_of, prompt_lengths
 from bench.checks_objective import dead_knob, objective_mistakes
 from bench.checks_reward import reward_mistakes
+from bench.checks_reward_model import reward_model_mistakes
 from bench.config import Run, data_files
 from bench.tracking import uri_mistake
 from tasks.parts.problem import DatasetTask, Split, Task
@@ -23,6 +24,7 @@ def check(run: Run) -> list[str]:
         _minibatches,
         evaluation_mistakes,
         reward_mistakes,
+        _reward_model,
         critic_mistakes,
         adapter_mistakes,
         _parallel,
@@ -56,6 +58,11 @@ def _minibatches(run: Run) -> Iterator[str]:
             f"optimizer.warmup_updates: {run.optimizer.warmup_updates} given, must be below budget.updates = "
             f"{run.budget.updates}, or the learning rate is never reached"
         )
+
+
+def _reward_model(run: Run) -> Iterator[str]:
+    longest = max(prompt_lengths(run), default=None) if run.reward.model is not None else None
+    yield from reward_model_mistakes(run, longest)
 
 
 def _parallel(run: Run) -> Iterator[str]:

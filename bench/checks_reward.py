@@ -14,6 +14,7 @@ from algorithms.axes.preference import Preference
 from algorithms.axes.shaping import NoShaping
 from bench.checks_evaluation import at_hand
 from bench.checks_objective import dead_knob
+from bench.checks_reward_model import scale_mistakes
 from bench.config import Run
 
 _PROBLEMS_LOOKED_AT = 64
@@ -23,7 +24,7 @@ def reward_mistakes(run: Run) -> Iterator[str]:
     """One line for each mistake: dotted path, value given, what would be right."""
     reward = run.reward
     if isinstance(run.objective, Imitation) and not run.objective.source.samples:
-        for knob in ("source", "format_rule", "format_schema", "functions", "noise", "sparsity"):
+        for knob in ("source", "format_rule", "format_schema", "functions", "model", "noise", "sparsity"):
             yield from _dead(run, knob, f"{run.algorithm} reads worked solutions, and no completion is graded")
         return
     # Of an objective that reads no reward, the check on objectives refuses the two as such.
@@ -72,6 +73,7 @@ def _scale(run: Run) -> Iterator[str]:
     """
     why, reward, reads_reward = _scale_free(run), run.reward, run.objective.needs.reward
     parts = (reads_reward and reward.format > 0) + len(reward.functions) + (reward.source == "verifier")
+    parts += reward.model is not None
     if why is None or parts > 1:
         return
     if reward.source == "verifier" and reads_reward:
@@ -87,12 +89,16 @@ def _scale(run: Run) -> Iterator[str]:
         if abs(weight) not in (0, 1):
             given = f"reward.functions.0.weight: {weight:g} given, but {why}"
             yield f"{given}, so its size could not act; give {math.copysign(1, weight):g}"
+    elif reward.source == "model" and reward.model is not None:
+        yield from scale_mistakes(run, why)
 
 
 def _scale_free(run: Run) -> str | None:
     """Why no positive factor on all rewards could change what this objective learns; None where one could."""
     objective = run.objective
     if not objective.needs.reward:
+        if run.reward.source == "model":
+            return f"{run.algorithm} reads which rewards are above their group's mean"
         return f"{run.algorithm} reads the verdict, which of a function is whether its reward is above 0"
     if isinstance(objective, Preference):
         return f"{run.algorithm} makes pairs by which rewards are above their group's mean"
@@ -108,7 +114,11 @@ def _scale_free(run: Run) -> str | None:
 def _dead(run: Run, knob: str, why: str) -> Iterator[str]:
     for line in dead_knob(run.reward, "reward", knob, why):
         # The value of a whole section would be its Python form.
-        yield line if knob not in ("functions", "noise") else f"reward.{knob}: given, but {line.partition(', but ')[2]}"
+        yield (
+            line
+            if knob not in ("functions", "model", "noise")
+            else f"reward.{knob}: given, but {line.partition(', but ')[2]}"
+        )
 
 
 def _schema(run: Run) -> Iterator[str]:

@@ -158,7 +158,7 @@ def prepare(
     path: Annotated[Path, typer.Argument(metavar="SPEC_OR_RUN.YAML")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
 ) -> None:
-    """Make what all runs of a sweep share: tracker, warm start, evaluation of the starting model."""
+    """Make what all runs of a sweep share: tracker, warm start, evaluation of the starting model, reward model."""
     with _mistakes_on_stderr():
         from bench.loading import load_run, read_yaml
         from sweeps.grid import SECTIONS, load_sweep

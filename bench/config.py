@@ -17,6 +17,7 @@ from bench.config_models import Model, PretrainedModel, TinyModel, model_digest
 from bench.config_models import PromptFormat as PromptFormat
 from bench.config_models import local_path as local_path
 from bench.config_reward import Reward
+from bench.config_reward_model import PretrainedReward
 from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
 from tasks.parts.problem import DatasetTask, Task
@@ -274,6 +275,8 @@ class Run(Section):
         also = self.evaluation.also.items()
         named = [own.function for own in self.reward.functions]
         content["reward"] |= reward_fingerprint(named, self.reward.format_schema)
+        if isinstance(self.reward.model, PretrainedReward):
+            content["reward"]["model"]["path"] = model_digest(PretrainedModel(path=self.reward.model.path))
         content["evaluation"]["also"] = {label: task_content(task) for label, task in also}
         if isinstance(self.model, PretrainedModel):
             content["model"]["path"] = model_digest(self.model)

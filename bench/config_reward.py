@@ -1,9 +1,10 @@
-"""What a completion is worth in training: the verdict, its imperfections, the format score and the user's functions."""
+"""What a completion is worth in training: verdict, imperfections, form, the user's functions, a learned score."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bench.config_reward_model import RewardModelConfig
 from bench.section import NotNegative, Positive, Section
 
 
@@ -31,9 +32,9 @@ class RewardFunction(Section):
 class Reward(Section):
     """What a completion is worth in training; evaluation never sees any of it."""
 
-    source: Literal["verifier", "random", "format_only", "functions"] = "verifier"
+    source: Literal["verifier", "random", "format_only", "functions", "model"] = "verifier"
     """`verifier`: the task's verdict; controls are `random` (a fair coin) and `format_only` (the format score alone);
-    `functions`: the user's functions alone."""
+    `functions`: the user's functions, without a verdict; `model`: the reward model, without a verdict."""
     correct: float = 1.0
     wrong: float = 0.0
     format: NotNegative = 0.0
@@ -44,6 +45,22 @@ class Reward(Section):
     """File with the JSON schema of `json`."""
     functions: tuple[RewardFunction, ...] = ()
     """The user's own rewards, weighted and added."""
+    model: RewardModelConfig | None = None
+    """A learned reward model, whose score is weighted and added."""
     noise: Noise | None = None
     sparsity: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the prompts that carry a label (of the pairs, where an objective learns from pairs)."""
+
+    def formula(self) -> str:
+        """The reward in one line: its parts as they are added."""
+        parts = {
+            "verifier": [f"{self.correct:g} if right, {self.wrong:g} if wrong"],
+            "random": ["a fair coin, 1 or 0"],
+        }.get(self.source, [])
+        parts += [f"{self.format:g} x form ({self.format_rule})"] if self.format else []
+        parts += [f"{own.weight:g} x {own.function}" for own in self.functions]
+        if self.model is not None:
+            about = [self.model.kind, *(["standardised"] if getattr(self.model, "standardise", False) else [])]
+            about += [f"cut at {self.model.clip:g}"] if self.model.clip else []
+            parts.append(f"{self.model.weight:g} x reward model ({', '.join(about)})")
+        return " + ".join(parts)

@@ -15,7 +15,7 @@ from bench.learn_pairs import Pair, pair_batch, pair_parts, pairs_of, sides_of, 
 from bench.learner import Cast, microbatches
 from bench.policy import Sequences, reads_packed
 from bench.rewards import Rewarder
-from bench.rollout import Group, NothingToLearn, rewarded, sequences_of
+from bench.rollout import Group, Judge, NothingToLearn, judged, rewarded, sequences_of
 from bench.scoring import Scorer
 
 Share = Callable[[], LossParts]
@@ -24,18 +24,22 @@ Contributions = Sequence[Sequence[Share]]
 """The shares of each prompt, none where a prompt gives the objective nothing. Over all prompts they are the loss."""
 
 
-def contributions(run: Run, cast: Cast, groups: Sequence[Group], instruments: Instruments) -> Contributions:
+def contributions(
+    run: Run, cast: Cast, groups: Sequence[Group], instruments: Instruments, judge: Judge | None = None
+) -> Contributions:
     """Everything that the objective needs is taken from the models now; only the policy is read again in a share.
 
     Denominators count the whole rollout, so shares add up to the loss and to its gradient.
 
     Args:
         groups: the rollout; rewards are made anew with the run's weights, and no selection is applied.
+        judge: the run's reward model, where it has one.
 
     Raises:
         NothingToLearn: the rollout holds no pair, or nothing to imitate; the message says why.
     """
-    groups = rewarded(Rewarder(run), groups)
+    rewarder = Rewarder(run)
+    groups = rewarded(rewarder, judged(judge, rewarder, groups))
     match run.objective:
         case PolicyGradient() as objective:
             return _online(run, objective, cast, groups, instruments)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bench.config import PretrainedModel, Prompt, Run, TinyModel
+from bench.config_reward_model import TrainedReward
 from bench.critics import Critic, make_critic
 from bench.doctor import Check, Material
 from bench.generate import ContextTooSmall
@@ -41,6 +42,7 @@ def model_checks(run: Run, materials: Sequence[Material]) -> Iterator[Check]:
         yield found
     yield room(run, model, critic)
     yield from adapter(run, model)
+    yield from learned_reward(run, model)
     if not materials or materials[0].label:
         return
     own = materials[0]
@@ -85,6 +87,29 @@ def adapter(run: Run, model: LanguageModel) -> Iterator[Check]:
         return
     layers, size = num_trained(model.network, run.adapter)
     yield Check("adapter", "ok", (f"{size / 1e6:,.3g} million parameters are trained, around {layers} linear layers",))
+
+
+def learned_reward(run: Run, model: LanguageModel) -> Iterator[Check]:
+    """Whether a reward model that is there fits the policy, or what the stage that trains one will do."""
+    config = run.reward.model
+    if config is None:
+        return
+    if isinstance(config, TrainedReward):
+        drawn = f"{config.problems:,} problems x {config.samples} completions, {config.updates:,} updates"
+        yield Check("reward model", "ok", (f"trained by bench prepare or the first run: {drawn}",))
+        return
+    from bench.prepare import Start
+    from bench.reward_model import judge_of
+
+    try:
+        judge = judge_of(run, Start(model, {}))
+    except ModelUnavailable as error:
+        yield Check("reward model", "fail", (str(error),))
+        return
+    assert judge is not None, "the run has one"
+    size = f"{judge.about['num_parameters'] / 1e6:,.1f} million parameters"
+    context = f"context {judge.context:,} tokens" if judge.context else "no stated context"
+    yield Check("reward model", "ok", (config.path, f"{size}, {context}, {run.reward.formula()}"))
 
 
 def engine(run: Run, model: LanguageModel) -> Iterator[Check]:

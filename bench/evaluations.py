@@ -23,8 +23,10 @@ from bench.models import LanguageModel
 from bench.overlap import RULE, task_overlap
 from bench.prepare import Start, cached, start_content, starting_model
 from bench.problems import num_problems
+from bench.reward_model import judge_of
 from bench.store import write_bytes, write_json
 from bench.tracking import TrackingError, prepare_store
+from bench.train_reward_model import reward_model_content
 from tasks.parts.problem import Task
 
 Which = Literal["start", "test"]
@@ -155,6 +157,7 @@ def prepare(runs: Sequence[Run]) -> None:
     for run in runs:
         dump = run.dump()
         own = {name: dump[name] for name in ("evaluation", "task", "prompt", "engine", "compute")}
+        own["reward_model"] = reward_model_content(run) or dump["reward"]["model"]
         key = data_digest({**start_content(run), **own})
         if key in done:
             continue
@@ -164,3 +167,4 @@ def prepare(runs: Sequence[Run]) -> None:
         if run.evaluation.start:
             with engine_of(run) as generate:
                 start_evaluations(run, start, generate)
+        judge_of(run, start)

@@ -26,6 +26,19 @@ METRICS: dict[str, str] = {
     "reward/labelled_rate": (
         "share of prompts sampled (of pairs found, where an objective learns from pairs) that carry a label"
     ),
+    "reward_model/mean": (
+        "mean over completions sampled of the reward model's score: standardised and cut where the run does so, before "
+        "its weight"
+    ),
+    "reward_model/std": "standard deviation of the same, ddof 1",
+    "reward_model/correct": "mean score of completions that the verifier calls correct",
+    "reward_model/wrong": "mean score of completions that it calls wrong",
+    "reward_model/correlation": "correlation over completions of the score and the verifier's verdict",
+    "reward_model/pair_accuracy": (
+        "mean over groups with both verdicts of the share of pairs whose correct side scores higher, equal ones half: "
+        "what the trained model's held-out accuracy has become on the present policy's samples"
+    ),
+    "reward_model/clip_frac": "share of scores that reward.model.clip cut",
     "reward/failures": (
         "completions on which a reward function (or the check against a JSON schema) raised, took too long or returned "
         "nonsense, once for each function"

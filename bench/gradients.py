@@ -27,10 +27,11 @@ from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import LanguageModel, ModelUnavailable
 from bench.optimize import Diverged, adamw, take_step
-from bench.prepare import PreparationFailed, start_content, starting_model
+from bench.prepare import PreparationFailed, Start, start_content, starting_model
 from bench.progress import progress
+from bench.reward_model import judge_of
 from bench.rewards import RewardMistake
-from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
+from bench.rollout import Group, Judge, NothingToLearn, PromptStream, Sampler
 from bench.seeding import stream_key
 
 SHARED = ("task", "seed", "model", "warm_start", "adapter", "device", "threads")
@@ -121,15 +122,16 @@ def compare(
     _check(contenders, drift_by)
     folders = [] if along is None else _checkpoints(along, run)
     try:
-        start = starting_model(run).model
+        start = starting_model(run)
         torch.set_num_threads(run.threads)
-        casts = _casts(contenders, start)
+        judges = _judges(contenders, start)
+        casts = _casts(contenders, start.model)
         steps = sorted(set(drifts))
         with progress("gradients", (1 + len(folders)) * len(steps) * len(contenders)) as advance:
             for folder in (None, *folders):
                 if folder is not None and along is not None:
                     _load(contenders, casts, folder, load_run(along / "run.yaml"))
-                for point in _measured(contenders, casts, steps, drift_by):
+                for point in _measured(contenders, casts, judges, steps, drift_by):
                     advance(len(contenders), "")
                     yield replace(point, update=0 if folder is None else checkpoint.step_of(folder))
     except (ModelUnavailable, PreparationFailed, ContextTooSmall, NotFinite, Diverged, RewardMistake) as error:
@@ -202,18 +204,32 @@ def _load(contenders: Sequence[Contender], casts: Sequence[Cast], folder: Path, 
             cast.critic.load_state_dict(load_file(folder / "critic.safetensors"))
 
 
+def _judges(contenders: Sequence[Contender], start: Start) -> list[Judge | None]:
+    """Each objective's reward model, loaded once for all that have the same."""
+    loaded: dict[str, Judge | None] = {}
+    for contender in contenders:
+        knobs = repr(contender.run.reward.model)
+        if knobs not in loaded:
+            loaded[knobs] = judge_of(contender.run, start)
+    return [loaded[repr(contender.run.reward.model)] for contender in contenders]
+
+
 def _measured(
-    contenders: Sequence[Contender], casts: Sequence[Cast], drifts: Sequence[int], drift_by: str | None
+    contenders: Sequence[Contender],
+    casts: Sequence[Cast],
+    judges: Sequence[Judge | None],
+    drifts: Sequence[int],
+    drift_by: str | None,
 ) -> Iterator[Point]:
     """The points of one frozen rollout, sampled from the weights as they are; leaves the policy drifted."""
     run, policy = contenders[0].run, casts[0].policy
     instruments = Instruments(PhaseClock(), MemoryMeter(run.device))
-    groups = frozen_rollout(run, policy, instruments)
+    groups = frozen_rollout(run, policy, instruments, judges[0])
     material: dict[str, Contributions] = {}
     skipped: dict[str, str] = {}
-    for contender, cast in zip(contenders, casts, strict=True):
+    for contender, cast, judge in zip(contenders, casts, judges, strict=True):
         try:
-            material[contender.name] = contributions(contender.run, cast, groups, instruments)
+            material[contender.name] = contributions(contender.run, cast, groups, instruments, judge)
         except NothingToLearn as error:
             skipped[contender.name] = str(error)
     if drift_by in skipped:
@@ -235,10 +251,12 @@ def _measured(
         yield Point(update=0, drift=drift, drift_by=by, **_about(groups), rows=rows, cosine=cosines(found))
 
 
-def frozen_rollout(run: Run, policy: LanguageModel, instruments: Instruments) -> list[Group]:
+def frozen_rollout(
+    run: Run, policy: LanguageModel, instruments: Instruments, judge: Judge | None = None
+) -> list[Group]:
     """One rollout of training prompts, drawn apart from those of the runs; no group is dropped and none is added."""
     stream = PromptStream(run.task, stream_key(run.seed, "gradients"), run.rollout.prompts)
-    return Sampler(run, run.task, sample, instruments).groups(policy, stream.round(0), 0)
+    return Sampler(run, run.task, sample, instruments, judge=judge).groups(policy, stream.round(0), 0)
 
 
 def _row(name: str, gradient: Gradient | None, skipped: str | None) -> Row:

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-OWNED_ROLES = ("policy", "critic", "reference", "optimizer")
+OWNED_ROLES = ("policy", "critic", "reference", "reward_model", "optimizer")
 ROLES = (*OWNED_ROLES, "gradients", "activations", "rollout")
 # The CUDA caching allocator hands out blocks of this size; on a CPU a storage takes the bytes it asked for.
 CUDA_BLOCK_BYTES = 512

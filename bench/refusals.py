@@ -27,6 +27,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         ("max_completion_length", "max_new_tokens", "max_response_length"), ("rollout.max_completion_tokens",)
     ),
     "learning_rate": ("optimizer.lr",),
+    **dict.fromkeys(("reward_model_path", "reward_model_name_or_path", "reward_pretrain"), ("reward.model.path",)),
     **dict.fromkeys(("num_iterations", "ppo_epochs", "num_ppo_epochs"), ("rollout.epochs",)),
     "num_mini_batches": ("rollout.updates_per_rollout",),
     "scale_rewards": ("objective.advantage",),

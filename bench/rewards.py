@@ -1,6 +1,6 @@
 """The reward: what a completion is worth in training, and the verdict that the learner is told, which may be wrong.
 
-    reward = verdict (or coin) + format x form + sum of weight x the user's functions
+    reward = verdict (or coin) + format x form + sum of weight x the user's functions + weight x the model's score
 
 What cannot be told in one part cannot be told in all: NaN, unscorable. Every draw is a function of the seed and of the
 completion's place in the run (or of its answer), so that it is the same for every algorithm and after a resume.
@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from algorithms.axes.masked import slack
 from algorithms.axes.preference import Preference
 from bench.config import Run
 from bench.config_reward import Noise, RewardFunction
@@ -48,6 +49,8 @@ class Sample:
     """Of the prompt in its round."""
     member: int
     """Of the completion in its group."""
+    score: float | None = None
+    """The reward model's, before its weight; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +100,13 @@ class Rewarder:
 
     def worths(self, samples: Sequence[Sample]) -> list[Worth]:
         """The reward and the observed verdict of each completion."""
-        has_label = self._labelled(samples)
+        has_label = self.labelled(samples)
         worths = iter(self._worths([sample for sample, labelled in zip(samples, has_label, strict=True) if labelled]))
         unlabelled = Worth(reward=math.nan, observed=None, labelled=False)
         return [next(worths) if labelled else unlabelled for labelled in has_label]
 
-    def _labelled(self, samples: Sequence[Sample]) -> list[bool]:
+    def labelled(self, samples: Sequence[Sample]) -> list[bool]:
+        """Whether the prompt of each carries a label; of an objective that learns from pairs, pairs are drawn later."""
         share = self.run.reward.sparsity
         if share == 1 or isinstance(self.run.objective, Preference):
             return [True] * len(samples)
@@ -129,9 +133,13 @@ class Rewarder:
             values = self._call(_Call(f"reward.functions.{index}", function), samples, failures)
             own = [value + function.weight * more for value, more in zip(own, values, strict=True)]
         total = [value + more for value, more in zip(total, own, strict=True)]
+        if reward.model is not None:
+            total = [value + reward.model.weight * _score(sample) for value, sample in zip(total, samples, strict=True)]
         if reward.source == "functions":
             # Of the functions alone: a weighted form would make every well-formed completion right.
             bits = [value > 0 for value in own]
+        elif reward.source == "model":
+            bits = above_their_group(samples, total)
         return [
             Worth(reward=value, observed=bit if math.isfinite(value) else None, failures=failures[i])
             for i, (value, bit) in enumerate(zip(total, bits, strict=True))
@@ -253,6 +261,31 @@ class Rewarder:
                     f"rollout's completions, which are unscorable: {trouble} (of {', '.join(ids[:IDS_NAMED])}{more})",
                     file=sys.stderr,
                 )
+
+
+def _score(sample: Sample) -> float:
+    assert sample.score is not None, "the reward model has scored every completion that carries a label"
+    return sample.score
+
+
+def above_their_group(samples: Sequence[Sample], rewards: Sequence[float]) -> list[bool | None]:
+    """Whether each reward is above its group's mean: the verdict where a learned model is all there is.
+
+    A reward model is trained on comparisons within a prompt, so its scores have no zero: only what is better than
+    another completion of the same prompt can be told. In a group whose rewards are equal up to rounding nothing is
+    right.
+    """
+    groups: dict[tuple[int, int], list[float]] = {}
+    for sample, value in zip(samples, rewards, strict=True):
+        if math.isfinite(value):
+            groups.setdefault((sample.round, sample.position), []).append(value)
+    means = {place: sum(own) / len(own) for place, own in groups.items()}
+    flat = {place for place, own in groups.items() if max(own) - min(own) <= slack(means[place])}
+    places = [(sample.round, sample.position) for sample in samples]
+    return [
+        None if not math.isfinite(value) else place not in flat and value > means[place]
+        for place, value in zip(places, rewards, strict=True)
+    ]
 
 
 def columns_of(problems: Sequence[Problem]) -> dict[str, list[Any]]:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,8 @@ class Graded:
     """False: its prompt carries no label, so there is neither a reward nor a verdict to be told."""
     failures: int = 0
     """How many of the user's reward functions failed on it."""
+    score: float | None = None
+    """The reward model's, before its weight; None without one or without a label."""
 
     @property
     def scorable(self) -> bool:
@@ -133,9 +135,35 @@ class PromptStream:
         return {"prompts/seen": seen, "prompts/unseen": self.size - seen}
 
 
+Judge = Callable[[Sequence[Group]], list[float]]
+"""A reward model at work: the score of each completion, group by group. All processes of a run ask it together."""
+
+
 def rewarded(rewarder: Rewarder, groups: Sequence[Group]) -> list[Group]:
-    """The same completions with the rewards, and the verdicts to be told, of a run; their grades stay."""
-    samples = [
+    """The same completions with the rewards, and the verdicts to be told, of a run; their grades and scores stay."""
+    worths = iter(rewarder.worths(_samples(groups)))
+    return [
+        replace(group, members=tuple(replace(member, **vars(next(worths))) for member in group.members))
+        for group in groups
+    ]
+
+
+def judged(judge: Judge | None, rewarder: Rewarder, groups: Sequence[Group]) -> list[Group]:
+    """The same completions with the reward model's scores, where their prompts carry a label."""
+    if judge is None:
+        return list(groups)
+    # A prompt has a label for all of its completions or for none.
+    asked = [all(rewarder.labelled(_samples([group]))) for group in groups]
+    scores = iter(judge([group for group, labelled in zip(groups, asked, strict=True) if labelled]))
+    return [
+        replace(group, members=tuple(replace(m, score=next(scores) if labelled else None) for m in group.members))
+        for group, labelled in zip(groups, asked, strict=True)
+    ]
+
+
+def _samples(groups: Sequence[Group]) -> list[Sample]:
+    """Every completion with its place in the run."""
+    return [
         Sample(
             problem=group.problem,
             text=member.text,
@@ -143,14 +171,10 @@ def rewarded(rewarder: Rewarder, groups: Sequence[Group]) -> list[Group]:
             round=group.round,
             position=group.position,
             member=i,
+            score=member.score,
         )
         for group in groups
         for i, member in enumerate(group.members)
-    ]
-    worths = iter(rewarder.worths(samples))
-    return [
-        replace(group, members=tuple(replace(member, **vars(next(worths))) for member in group.members))
-        for group in groups
     ]
 
 
@@ -164,6 +188,8 @@ class Sampler:
     instruments: Instruments
     log: Path | None = None
     """Where failures of the user's reward functions are written, as JSON lines."""
+    judge: Judge | None = None
+    """The run's reward model, where it has one."""
     told: set[str] = field(default_factory=set[str])
     """Warnings that were given, so that each comes once."""
 
@@ -174,8 +200,8 @@ class Sampler:
     def groups(self, model: LanguageModel, problems: Sequence[Problem], round_index: int) -> list[Group]:
         """Sample and grade `rollout.group_size` completions of each problem.
 
-        Processes sample and grade whole groups, each its own share of them; rewards are the main process's, so that
-        the user's functions are called as they are by one process.
+        Processes sample and grade whole groups, each its own share of them, and share the reward model's passes;
+        rewards are the main process's, so that the user's functions are called as they are by one process.
         """
         rollout = self.run.rollout
         prompts = encode_prompts(model, self.task, problems, self.run.prompt)
@@ -201,6 +227,10 @@ class Sampler:
                 Group(problem, tuple(prompt), own, round_index, i)
                 for i, (problem, prompt, own) in enumerate(zip(problems, prompts, members, strict=True))
             ]
+        if self.judge is not None:
+            with self.instruments.phase("reward_model"):
+                groups = judged(self.judge, self.rewarder, groups)
+        with self.instruments.phase("reward"):
             return processes.from_main(lambda: rewarded(self.rewarder, groups))
 
     def _graded(

@@ -79,9 +79,42 @@ def imperfection_metrics(reward: Reward, groups: Sequence[Group]) -> dict[str, f
         }
     if reward.functions or reward.format_rule == "json":
         metrics["reward/failures"] = sum(member.failures for member in members)
+    if reward.model is not None:
+        metrics |= reward_model_metrics(groups, reward.model.clip)
     if reward.sparsity < 1:
         metrics["reward/labelled_rate"] = sum(group.labelled for group in groups) / len(groups)
     return metrics
+
+
+def reward_model_metrics(groups: Sequence[Group], clip: float | None) -> dict[str, float]:
+    """The reward model's scores, before their weight, against the verifier's verdict, of what has both."""
+    members = [m for group in groups for m in group.members if m.score is not None and math.isfinite(m.score)]
+    scores = torch.tensor([m.score for m in members], dtype=torch.float64)
+    graded = torch.tensor([m.grade.correct is not None for m in members], dtype=torch.bool)
+    bits = torch.tensor([float(m.grade.correct is True) for m in members], dtype=torch.float64)
+    metrics = {
+        "reward_model/mean": _mean(scores),
+        "reward_model/std": _std(scores),
+        "reward_model/correct": _mean(scores[graded & (bits == 1)]),
+        "reward_model/wrong": _mean(scores[graded & (bits == 0)]),
+        "reward_model/correlation": _correlation(scores[graded], bits[graded]),
+        "reward_model/pair_accuracy": _mean(torch.tensor(_ordered_right(groups), dtype=torch.float64)),
+    }
+    if clip is not None:
+        metrics["reward_model/clip_frac"] = _mean((scores.abs() >= clip).double())
+    return metrics
+
+
+def _ordered_right(groups: Sequence[Group]) -> list[float]:
+    """For each group with both verdicts: the share of its pairs whose correct side scores higher, equal ones half."""
+    shares: list[float] = []
+    for group in groups:
+        known = [(m.score, m.grade.correct) for m in group.members if m.score is not None and math.isfinite(m.score)]
+        right, wrong = ([score for score, bit in known if bit is side] for side in (True, False))
+        if right and wrong:
+            gaps = [a - b for a in right for b in wrong]
+            shares.append(sum((gap > 0) + (gap == 0) / 2 for gap in gaps) / len(gaps))
+    return shares
 
 
 def length_metrics(groups: Sequence[Group]) -> dict[str, float]:

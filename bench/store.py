@@ -23,6 +23,8 @@ from bench.evaluation import Estimates, read_estimates
 from bench.health import Finding, health_of
 
 State = Literal["pending", "running", "interrupted", "finished", "failed", "oom", "diverged"]
+DOCUMENTS = ("memory", "throughput", "alarms", "overlap", "reward_model")
+"""JSON files of a run that are read on access."""
 TERMINAL_STATES: frozenset[str] = frozenset({"finished", "failed", "oom", "diverged"})
 
 
@@ -296,6 +298,12 @@ class RunRecord:
         value = _read_json(self.directory / "overlap.json").value
         return value if isinstance(value, dict) else None
 
+    @cached_property
+    def reward_model(self) -> dict[str, Any] | None:
+        """The run's reward model: what it is, and of a trained one how well it orders held-out pairs."""
+        value = _read_json(self.directory / "reward_model.json").value
+        return value if isinstance(value, dict) else None
+
     @property
     def evaluations(self) -> tuple[str, ...]:
         """Names of the evaluations that have estimates, readable or not, in order."""
@@ -318,7 +326,7 @@ class RunRecord:
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything in the directory that is there and cannot be read."""
         logs = [read_jsonl(self.directory / name).problems for name in ("metrics.jsonl", "timings.jsonl")]
-        documents = [self.directory / f"{name}.json" for name in ("memory", "throughput", "alarms", "overlap")]
+        documents = [self.directory / f"{name}.json" for name in DOCUMENTS]
         documents += sorted(self.directory.glob("eval/*.json"))
         reads = [*map(_read_json, documents), *self._evaluations.values()]
         found = [read.problem for read in reads if read.problem]

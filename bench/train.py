@@ -39,6 +39,7 @@ from bench.policy import reads_packed
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
+from bench.reward_model import judge_of
 from bench.rewards import RewardMistake
 from bench.rollout import NothingToLearn, Sampler
 from bench.sharding import unsharded
@@ -167,6 +168,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         for name, folder in evaluations:
             copy_evaluation(name, folder, directory / "eval")
     torch.set_num_threads(run.threads)
+    judge = judge_of(run, start, directory, instruments)
     start_digest = checkpoint.weights_digest(start.model.network)
     processes.agree("the starting model", start_digest)
     cast = make_cast(run, start.model)
@@ -179,7 +181,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         instruments.memory.own("optimizer", cast.critic_optimizer)
     # Last: what others share with the policy, such as the base of an adapter, is the policy's.
     instruments.memory.own("policy", cast.policy.network)
-    sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
+    sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl", judge)
     learner = make_learner(run, cast, sampler, instruments)
     place = resume.Place(run, directory, learner, instruments)
     if processes.is_main():
@@ -192,6 +194,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         "engine": engine_record(run),
         "paths": _paths(cast.policy.network),
         "start": dict(start.about),
+        "reward_model": None if judge is None else dict(judge.about),
         "start_weights_sha256": start_digest,
         "adapter": adapter_record(cast.policy.network),
     }
@@ -218,6 +221,7 @@ def _write_known(run: Run, directory: Path) -> None:
     store.write_yaml(directory / "run.yaml", run.dump())
     formula: dict[str, Any] = {"algorithm": run.algorithm, "title": preset.title, "formula": run.formula()}
     formula |= {"sources": preset.sources, "objective": run.dump()["objective"]}
+    formula["reward"] = run.reward.formula() if run.objective.needs.samples else None
     store.write_json(directory / "formula.json", formula)
 
 

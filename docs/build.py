@@ -26,6 +26,7 @@ FIGURE = "pass_maj"
 FAMILIES = {
     "": "The update",
     "reward": "Rewards",
+    "reward_model": "Reward model",
     "groups": "Groups",
     "len": "Lengths",
     "adv": "Advantages",

@@ -12,7 +12,7 @@ from reports.parts.table import NOT_AVAILABLE, Table, cells, mebibytes, words
 
 position = 40
 
-ROLES = ("policy", "critic", "reference", "optimizer", "gradients", "activations", "rollout")
+ROLES = ("policy", "critic", "reference", "reward_model", "optimizer", "gradients", "activations", "rollout")
 PROCESS = {
     "process_rss_bytes": "Process RSS",
     "gpu_allocated_bytes": "GPU allocated",
