@@ -9,6 +9,7 @@ from bench.catalog import nearest
 from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_objective import dead_knob, objective_mistakes
+from bench.checks_quality import quality_mistakes
 from bench.checks_reward import reward_mistakes
 from bench.config import PretrainedModel, Prompt, Run, TinyModel, data_files, local_path
 from bench.refusals import no_critic
@@ -30,6 +31,7 @@ def check(run: Run) -> list[str]:
         _parallel,
         objective_mistakes,
         engine_mistakes,
+        quality_mistakes,
         _cadences,
         _context,
         _splits,

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
 from bench.config_compute import BuiltinEngine, Compute, Engine, Parallel
+from bench.config_quality import BaselineQuality
 from bench.config_reward import Reward
 from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
@@ -276,6 +277,7 @@ class Run(Section):
     validation: Validation = Validation()
     evaluation: Evaluation = Evaluation()
     meter: Meter = Meter()
+    baseline_quality: BaselineQuality | None = None
     checkpoint: Checkpoint = Checkpoint()
     threads: Threads = 1
     """CPU threads of the run; part of its identity, because they change the last bits of a sum."""

@@ -22,6 +22,8 @@ from bench.dialect import to_yaml
 from bench.evaluation import Estimates, read_estimates
 
 State = Literal["pending", "running", "interrupted", "finished", "failed", "oom", "diverged"]
+LOGS = ("metrics.jsonl", "timings.jsonl", "baseline_quality.jsonl")
+"""What a run writes line by line."""
 TERMINAL_STATES: frozenset[str] = frozenset({"finished", "failed", "oom", "diverged"})
 
 
@@ -282,6 +284,11 @@ class RunRecord:
         return read_jsonl(self.directory / "timings.jsonl").records
 
     @cached_property
+    def baseline_quality(self) -> tuple[dict[str, Any], ...]:
+        """One object a token whose true value and advantage were estimated; empty where the run did not ask for it."""
+        return read_jsonl(self.directory / "baseline_quality.jsonl").records
+
+    @cached_property
     def memory(self) -> dict[str, Any] | None:
         """Peak bytes by role and phase."""
         return _read_json(self.directory / "memory.json").value
@@ -324,7 +331,7 @@ class RunRecord:
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything in the directory that is there and cannot be read."""
-        logs = [read_jsonl(self.directory / name).problems for name in ("metrics.jsonl", "timings.jsonl")]
+        logs = [read_jsonl(self.directory / name).problems for name in LOGS]
         documents = [self.directory / f"{name}.json" for name in ("memory", "throughput", "alarms", "overlap")]
         documents += sorted(self.directory.glob("eval/*.json"))
         reads = [*map(_read_json, documents), *self._evaluations.values()]

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from bench import checkpoint, processes, store
 from bench.alarms import Watch, alarms_of, as_records
+from bench.baseline_quality import measure as quality
 from bench.casting import make_cast, make_learner
 from bench.catalog import load_preset
 from bench.config import Run
@@ -163,7 +164,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
     sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
-    learner = make_learner(run, cast, sampler, instruments)
+    learner = make_learner(run, cast, sampler, instruments, directory)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
@@ -296,6 +297,8 @@ def _resume(job: Job) -> None:
     if processes.is_main():
         last = -1 if newest is None else job.learner.cast.progress.update
         store.truncate_jsonl(job.directory / "metrics.jsonl", last)
+        # Taken before the update that follows the checkpoint, and so taken again.
+        store.truncate_jsonl(job.directory / quality.FILE, last - 1)
 
 
 def _newest(job: Job) -> Path | None:
