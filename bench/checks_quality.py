@@ -1,4 +1,4 @@
-"""What is wrong with a diagnostic of the baselines: nothing to measure, more asked for than there is, no common truth."""
+"""What is wrong with a diagnostic of the baselines: nothing to measure, too much asked for, no truth to be had."""
 
 from collections.abc import Iterator
 

@@ -19,13 +19,14 @@ class BaselineQuality(Section):
     """Completions of each group."""
     positions: Count = 4
     """Tokens of each completion, evenly from its first to its last."""
-    continuations: Annotated[int, Field(ge=6)] = 18
+    continuations: Annotated[int, Field(ge=6)] = 24
     """Continuations of each prefix in the first round; a multiple of 3, for each third decides for another how many
     more it takes."""
     max_continuations: Count = 252
     """Most continuations of one prefix."""
     standard_error: Positive = 0.05
-    """Of a prefix's true value, in units of reward: the second round is as long as this takes, up to the maximum."""
+    """Of a prefix's true value, in units of reward: the second round is as long as this is expected to take, up to the
+    maximum."""
 
     @field_validator("continuations")
     @classmethod

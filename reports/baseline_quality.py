@@ -19,10 +19,10 @@ position = 45
 IN_VALUES = ("error", "bias", "correlation", "rank_correlation", "explained")
 IN_ADVANTAGES = ("error", "error_at_best_factor", "bias", "correlation", "rank_correlation")
 ESTIMAND = (
-    "Measured beside training, on tokens of sampled completions: the true value V(s) of the state before a token is the "
-    "expected return of the policy that sampled it, estimated by continuing from there with the run's own engine and "
-    "reward; the true advantage of the token is the value after it (at the end: the return itself) minus the value "
-    "before it. The continuations' own noise is known and its variance is subtracted from every error."
+    "Measured beside training, on tokens of sampled completions. The true value V(s) of the state before a token is "
+    "the expected return of the policy that sampled it, estimated by continuing from there with the run's own engine "
+    "and reward; the true advantage of the token is the value after it (at the end: the return itself) minus the value "
+    "before it. The continuations' own noise is known, and its variance is subtracted from every squared error."
 )
 BASELINES = "Error and bias of baselines against the true value V(s) of the state before a token."
 CREDITS = (

@@ -10,8 +10,8 @@ measured truths m = V + e, where e is noise of known variance v that has nothing
     explained       1 - (error^2 - bias^2) / (var(m) - mean(v)), the share of the truth's variance
     error at the best factor    the error of c b, with the c for which it is smallest
 
-The squares are unbiased; a root whose square comes out below 0 is 0. Spearman's correlation is of the ranks as measured,
-which noise pulls towards 0; a resample keeps the ranks of the whole.
+The squares are unbiased; a root whose square comes out below 0 is 0. Spearman's correlation is of the ranks as
+measured, which noise pulls towards 0; a resample keeps the ranks of the whole.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

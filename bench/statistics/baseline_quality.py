@@ -74,10 +74,15 @@ def group_sizes(lines: Sequence[Line]) -> list[int]:
     return [*powers, largest] if largest > 1 else []
 
 
-def reached(lines: Sequence[Line], standard_error: float) -> float:
-    """Share of the true values whose standard error is at most this."""
+def standard_error(lines: Sequence[Line]) -> float:
+    """Of a true value: the root of the mean variance. That of a single one is itself known by few continuations."""
     known = [line["value_variance"] for line in lines if line["value_variance"] is not None]
-    return float(np.mean([variance <= standard_error**2 for variance in known])) if known else float("nan")
+    return float(np.sqrt(np.mean(known))) if known else float("nan")
+
+
+def continuations(lines: Sequence[Line]) -> float:
+    """Continuations of a true value, on average."""
+    return float(np.mean([line["num_continuations"] for line in lines])) if lines else float("nan")
 
 
 def _agreement(lines: Sequence[Line], found: Sequence[Found | None]) -> Agreement | None:

@@ -40,7 +40,9 @@ def curve(run: RunRecord, metric: str, over: Spent) -> Curve:
 
 
 def seconds_at(run: RunRecord) -> dict[int, float]:
-    """Seconds spent by the end of each update, without validation and diagnostics; work that an interruption lost was spent too.
+    """Seconds spent by the end of each update, without validation and diagnostics.
+
+    Work that an interruption lost was spent too.
 
     Empty without timings. Update 0 is the start: what a preference objective does there comes before its first update.
     """

@@ -94,15 +94,15 @@ def _with_bias(found: Agreement) -> Cell:
 def _caption(arms: Sequence[Arm], of_values: bool) -> str:
     if of_values:
         return sentences(
-            "Baselines against the true value V(s) of the state before a token: bias, root mean square error (RMSE), "
-            "correlations, and the share of the true values' variance that the baseline explains. The last row is the "
-            "error of the best constant.",
+            "Baselines against the true value V(s) of the state before a token: root mean square error (RMSE), bias, "
+            "correlations, and the share of the true values' variance that the baseline explains. Mean of V: the error "
+            "of the best constant.",
             _whose(arms),
         )
     return sentences(
-        "Advantages against the true advantage A(s, a) of a token. Group-standardised and whitened ones (as trained "
-        "on) are in units of their own, and a common factor is the learning rate's business, so all are compared at the "
-        "factor that suits them best. The last row is the error of no advantage at all.",
+        "Advantages against the true advantage A(s, a) of a token. Group-standardised ones and those trained on are in "
+        "units of their own, and a common factor is the learning rate's business, so all are compared at the factor "
+        "that suits them best. Zero: the error of no advantage at all.",
         _whose(arms),
     )
 
@@ -112,7 +112,8 @@ def _whose(arms: Sequence[Arm]) -> str:
     lines = {arm.label: last_of(arm) for arm in arms}
     parts = [
         f"{label}: {len(own)} tokens of {len({line['problem_id'] for line in own})} problems at update "
-        f"{' and '.join(map(str, updates_of(own)))}"
+        f"{' and '.join(map(str, updates_of(own)))}, true values by {quality.continuations(own):.0f} continuations on "
+        f"average, standard error {number(quality.standard_error(own))}"
         for label, own in lines.items()
     ]
     return sentences(

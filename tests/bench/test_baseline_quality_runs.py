@@ -68,8 +68,6 @@ def test_a_run_is_the_same_with_and_without_and_after_a_resume(
     assert sum("baseline_quality" in line["seconds"] for line in timings) == len({line["update"] for line in found})
     tokens = [[line["tokens"] for line in lines(tmp_path / name, "timings.jsonl")] for name in ("off", "on")]
     assert tokens[0] == tokens[1]
-    rates = json.loads((tmp_path / "on" / "throughput.json").read_text())
-    assert "baseline_quality" in rates["phases"] or "meter.every" in knobs
     peaks = [json.loads((tmp_path / name / "memory.json").read_text())["peak"]["roles"] for name in ("off", "on")]
     assert peaks[0] == peaks[1]
 
@@ -106,9 +104,9 @@ def test_a_run_is_the_same_with_and_without_and_after_a_resume(
         (
             "ppo",
             {"objective.advantage.truncation_bootstrap": True},
-            "baseline_quality: given, but with objective.advantage.truncation_bootstrap=true the critic's targets count "
-            "on beyond the budget, where no continuation goes, so there is no true value to compare with; leave one of "
-            "them out",
+            "baseline_quality: given, but with objective.advantage.truncation_bootstrap=true the critic's targets "
+            "count on beyond the budget, where no continuation goes, so there is no true value to compare with; leave "
+            "one of them out",
         ),
     ],
 )
