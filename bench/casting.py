@@ -1,6 +1,7 @@
 """Casting: the models of a run with their optimizers, each where the objective needs it, and the learner for them."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +26,13 @@ from bench.rollout import Sampler
 from bench.sharding import decoder_layers, shard
 
 
-def make_learner(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> Learner:
-    """The learner of the objective's family."""
+def make_learner(
+    run: Run, cast: Cast, sampler: Sampler, instruments: Instruments, directory: Path | None = None
+) -> Learner:
+    """The learner of the objective's family; what it measures beside training goes into `directory`, the run's."""
     match run.objective:
         case PolicyGradient() as objective:
-            return OnlineLearner(run, objective, cast, sampler, instruments)
+            return OnlineLearner(run, objective, cast, sampler, instruments, directory)
         case Preference() as objective:
             return PairLearner(run, objective, cast, sampler, instruments)
         case Imitation() as objective:

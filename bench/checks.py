@@ -10,6 +10,7 @@ from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_models import PROMPTS_LOOKED_AT, model_files, positions_of, prompt_lengths
 from bench.checks_objective import dead_knob, objective_mistakes
+from bench.checks_quality import quality_mistakes
 from bench.checks_reward import reward_mistakes
 from bench.checks_reward_model import reward_model_mistakes
 from bench.config import Run, data_files
@@ -30,6 +31,7 @@ def check(run: Run) -> list[str]:
         _parallel,
         objective_mistakes,
         engine_mistakes,
+        quality_mistakes,
         _cadences,
         _context,
         _splits,

@@ -16,6 +16,7 @@ from bench.config_critic import Critic, ModelCritic
 from bench.config_models import Model, PretrainedModel, TinyModel, model_digest
 from bench.config_models import PromptFormat as PromptFormat
 from bench.config_models import local_path as local_path
+from bench.config_quality import BaselineQuality
 from bench.config_reward import Reward
 from bench.config_reward_model import PretrainedReward
 from bench.reward_functions import reward_fingerprint
@@ -239,6 +240,7 @@ class Run(Section):
     validation: Validation = Validation()
     evaluation: Evaluation = Evaluation()
     meter: Meter = Meter()
+    baseline_quality: BaselineQuality | None = None
     checkpoint: Checkpoint = Checkpoint()
     threads: Threads = 1
     """CPU threads of the run; part of its identity, because they change the last bits of a sum."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from algorithms.axes.masked import masked_mean
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.value import NoCritic
 from bench import processes
+from bench.baseline_quality.measure import Quality
 from bench.config import Run
 from bench.config_compute import VllmEngine
 from bench.engines import EngineMismatch, mismatch_sentence
@@ -69,13 +71,23 @@ class OnlineLearner:
     """Policy-gradient objectives, with a critic and a reference exactly where the objective needs them."""
 
     def __init__(
-        self, run: Run, objective: PolicyGradient, cast: Cast, sampler: Sampler, instruments: Instruments
+        self,
+        run: Run,
+        objective: PolicyGradient,
+        cast: Cast,
+        sampler: Sampler,
+        instruments: Instruments,
+        directory: Path | None = None,
     ) -> None:
+        """`directory` takes what is measured beside training; without it nothing is."""
         self.run, self.objective, self.cast = run, objective, cast
         self.sampler, self.instruments = sampler, instruments
         self.stream = PromptStream(run.task, run.seed, run.rollout.prompts)
         self.device = torch.device(run.device)
         self.scorer = Scorer(run, objective, cast, instruments, self._first_pass_is_old)
+        self.quality: Quality | None = None
+        if run.baseline_quality is not None and directory is not None:
+            self.quality = Quality(run, run.baseline_quality, objective, cast, sampler, directory)
 
     @property
     def _first_pass_is_old(self) -> bool:
@@ -116,6 +128,10 @@ class OnlineLearner:
         with self.instruments.phase("advantage"):
             credit = self.objective.credit(rollout)
         self._check_informative(collected, credit)
+        if self.quality is not None and self.quality.is_due(progress.update, self.updates_per_advance):
+            # Its memory is not the training step's, so only its seconds are counted.
+            with self.instruments.clock.phase("baseline_quality"):
+                self.quality.measure(collected.groups, rollout, credit, collected.carried)
         compared = rollout
         for i, step in enumerate(plan):
             # The rollout's own log-probabilities, or those of the first pass where the engine's stand in for them.

@@ -8,7 +8,7 @@ from typing import Any
 from bench.checkpoint_folder import sync
 
 METRICS = "metrics.jsonl"
-LOGS = (METRICS, "reward_failures.jsonl")
+LOGS = (METRICS, "reward_failures.jsonl", "baseline_quality.jsonl")
 """What an update appends and a resume writes again. `timings.jsonl` is not among them: it keeps every attempt."""
 
 Position = Mapping[str, Mapping[str, Any]]

@@ -20,8 +20,8 @@ from typing import Any
 TOKENS = ("prompt", "generated", "trained", "padded")
 # A phase without an entry has no counter that describes its work, so it gets seconds and no rate.
 NUMERATORS = {"rollout": "generated", "policy_update": "trained", "critic_update": "trained"}
-# What an engine takes to start says nothing about the updates that it samples for.
-NOT_TRAINING = frozenset({"validation", "engine_start"})
+# What an engine takes to start says nothing about the updates that it samples for, and a diagnostic changes none.
+NOT_TRAINING = frozenset({"validation", "engine_start", "baseline_quality"})
 
 
 def device_clock(device: str) -> Callable[[], float]:
@@ -96,8 +96,8 @@ def throughput(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Counted are the ordinary updates, and update 0 where an objective samples for training before its first step; a
     metered update is slowed by its meter and left out. What that
-    leaves out is stated. The rates on top divide by all seconds of the counted updates except validation, so that a
-    fast rollout behind a slow update does not look fast. A phase divides by its own seconds.
+    leaves out is stated. The rates on top divide by all seconds of the counted updates except validation
+    and diagnostics, so that a fast rollout behind a slow update does not look fast. A phase divides by its own seconds.
 
     Returns:
         Seconds, tokens and tokens a second by phase; four rates a second; how many updates were counted and excluded,

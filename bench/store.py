@@ -25,6 +25,8 @@ from bench.health import Finding, health_of
 State = Literal["pending", "running", "interrupted", "finished", "failed", "oom", "diverged"]
 DOCUMENTS = ("memory", "throughput", "alarms", "overlap", "reward_model")
 """JSON files of a run that are read on access."""
+LOGS = ("metrics.jsonl", "timings.jsonl", "baseline_quality.jsonl")
+"""What a run writes line by line."""
 TERMINAL_STATES: frozenset[str] = frozenset({"finished", "failed", "oom", "diverged"})
 
 
@@ -272,6 +274,11 @@ class RunRecord:
         return read_jsonl(self.directory / "timings.jsonl").records
 
     @cached_property
+    def baseline_quality(self) -> tuple[dict[str, Any], ...]:
+        """One object a token whose true value and advantage were estimated; empty where the run did not ask for it."""
+        return read_jsonl(self.directory / "baseline_quality.jsonl").records
+
+    @cached_property
     def memory(self) -> dict[str, Any] | None:
         """Peak bytes by role and phase."""
         return _read_json(self.directory / "memory.json").value
@@ -325,7 +332,7 @@ class RunRecord:
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """One sentence for everything in the directory that is there and cannot be read."""
-        logs = [read_jsonl(self.directory / name).problems for name in ("metrics.jsonl", "timings.jsonl")]
+        logs = [read_jsonl(self.directory / name).problems for name in LOGS]
         documents = [self.directory / f"{name}.json" for name in DOCUMENTS]
         documents += sorted(self.directory.glob("eval/*.json"))
         reads = [*map(_read_json, documents), *self._evaluations.values()]

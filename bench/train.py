@@ -182,7 +182,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     # Last: what others share with the policy, such as the base of an adapter, is the policy's.
     instruments.memory.own("policy", cast.policy.network)
     sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl", judge)
-    learner = make_learner(run, cast, sampler, instruments)
+    learner = make_learner(run, cast, sampler, instruments, directory)
     place = resume.Place(run, directory, learner, instruments)
     if processes.is_main():
         resume.require_room(place)

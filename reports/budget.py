@@ -5,6 +5,7 @@ from statistics import fmean
 
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of, counted
+from reports.parts.curves import NOT_TRAINING
 from reports.parts.page import Page, sections, slug
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 from reports.throughput import total_seconds
@@ -38,7 +39,7 @@ def spent(run: RunRecord) -> dict[str, float | None]:
         "completions": completions,
         "generated_tokens": _last(run, "tokens/generated"),
         "trained_tokens": _last(run, "tokens/trained"),
-        "training_seconds": sum(value for phase, value in seconds.items() if phase != "validation") or None,
+        "training_seconds": sum(value for phase, value in seconds.items() if phase not in NOT_TRAINING) or None,
     }
 
 

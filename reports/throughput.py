@@ -23,6 +23,7 @@ PHASES = (
     "policy_update",
     "critic_update",
     "validation",
+    "baseline_quality",
 )
 RATES = {
     "generated_tokens_per_second": "Generated tokens/s",

@@ -10,6 +10,8 @@ from bench.store import RunRecord
 
 Spent = Literal["updates", "tokens", "seconds"]
 SPARSE = "validation/pass@1"
+NOT_TRAINING = ("validation", "baseline_quality")
+"""Phases that look at training and are no part of it."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,16 @@ def curve(run: RunRecord, metric: str, over: Spent) -> Curve:
 
 
 def seconds_at(run: RunRecord) -> dict[int, float]:
-    """Seconds spent by the end of each update, without validation; work that an interruption lost was spent too.
+    """Seconds spent by the end of each update, without validation and diagnostics.
+
+    Work that an interruption lost was spent too.
 
     Empty without timings. Update 0 is the start: what a preference objective does there comes before its first update.
     """
     spent = 0.0
     clock: dict[int, float] = {}
     for record in run.timings:
-        spent += sum(seconds for phase, seconds in record["seconds"].items() if phase != "validation")
+        spent += sum(seconds for phase, seconds in record["seconds"].items() if phase not in NOT_TRAINING)
         update = record["update"]
         clock[update] = spent if update else clock.get(0, spent)  # a resume does not move the start
     return {0: 0.0} | clock if clock else {}

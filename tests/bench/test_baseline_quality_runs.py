@@ -1,0 +1,118 @@
+"""Baseline quality in whole runs: it changes nothing, resumes, and says what it cannot measure."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import checkpoint, store
+from bench.baseline_quality.measure import FILE
+from bench.config import Run
+from bench.loading import ConfigError, change
+from bench.train import execute
+
+MakeRun = Callable[..., Run]
+ON = {
+    "baseline_quality.every": 2, "baseline_quality.problems": 4, "baseline_quality.completions": 2,
+    "baseline_quality.positions": 2, "baseline_quality.continuations": 6, "baseline_quality.max_continuations": 12,
+}  # fmt: skip
+
+
+def lines(directory: Path, name: str) -> list[dict[str, Any]]:
+    return list(store.read_jsonl(directory / name).records)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algorithm", "knobs"),
+    [
+        ("ppo", {}),
+        ("grpo", {"rollout.updates_per_rollout": 1}),
+        ("dapo", {"objective.selection.surplus": "carry_over", "rollout.old_logp": "sampler"}),
+        ("rloo", {}),
+        ("ppo", {"reward.noise.false_positive": 0.2, "reward.sparsity": 0.5, "meter.every": 1}),
+    ],
+)
+def test_a_run_is_the_same_with_and_without_and_after_a_resume(
+    algorithm: str, knobs: dict[str, Any], tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics, weights and evaluation byte for byte; its own lines come once, also after a stop behind a checkpoint."""
+    run = tiny_run(algorithm, **{"checkpoint.every": 2, **knobs})
+    measured = change(run, ON)
+    for one, name in ((run, "off"), (measured, "on")):
+        assert execute(one, tmp_path / name).state == "finished"
+    original = checkpoint.save
+
+    def save_then_stop(*arguments: object, **named: object) -> None:
+        original(*arguments, **named)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    assert execute(measured, tmp_path / "stopped").state == "interrupted"
+    monkeypatch.setattr(checkpoint, "save", original)
+    store.append_jsonl(tmp_path / "stopped" / FILE, {"update": 2, "problem_id": "of a measurement that was lost"})
+    assert execute(measured, tmp_path / "stopped").state == "finished"
+    for file in ("metrics.jsonl", "final.json", "eval/test.estimates.parquet"):
+        for name in ("on", "stopped"):
+            assert (tmp_path / name / file).read_bytes() == (tmp_path / "off" / file).read_bytes()
+    assert not (tmp_path / "off" / FILE).exists()
+    assert (tmp_path / "on" / FILE).read_bytes() == (tmp_path / "stopped" / FILE).read_bytes()
+    found = lines(tmp_path / "on", FILE)
+    step = run.rollout.updates_per_rollout
+    assert sorted({line["update"] for line in found}) == ([0, 2, 3] if step == 1 else [0, 2])
+    assert all(line["num_continuations"] in (6, 8, 10, 12) for line in found)
+    assert (found[0]["critic_value"] is not None) == (algorithm == "ppo")
+    timings = lines(tmp_path / "on", "timings.jsonl")
+    assert sum("baseline_quality" in line["seconds"] for line in timings) == len({line["update"] for line in found})
+    tokens = [[line["tokens"] for line in lines(tmp_path / name, "timings.jsonl")] for name in ("off", "on")]
+    assert tokens[0] == tokens[1]
+    peaks = [json.loads((tmp_path / name / "memory.json").read_text())["peak"]["roles"] for name in ("off", "on")]
+    assert peaks[0] == peaks[1]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "knobs", "sentence"),
+    [
+        ("dpo", {}, "baseline_quality: given, but dpo makes no advantage of a reward to measure; leave it out"),
+        (
+            "grpo",
+            {"baseline_quality.problems": 9},
+            "baseline_quality.problems: 9 given, must be at most rollout.prompts = 8",
+        ),
+        (
+            "grpo",
+            {"baseline_quality.completions": 9},
+            "baseline_quality.completions: 9 given, must be at most rollout.group_size = 8",
+        ),
+        (
+            "grpo",
+            {"baseline_quality.every": 5},
+            "baseline_quality.every: 5 given, must be at most budget.updates = 4",
+        ),
+        (
+            "grpo",
+            {"baseline_quality.max_continuations": 2},
+            "baseline_quality.max_continuations: 2 given, must be at least baseline_quality.continuations = 6",
+        ),
+        (
+            "grpo",
+            {"baseline_quality.continuations": 7},
+            "baseline_quality.continuations: 7 given, must be a multiple of 3, such as 9: it is taken in thirds",
+        ),
+        (
+            "ppo",
+            {"objective.advantage.truncation_bootstrap": True},
+            "baseline_quality: given, but with objective.advantage.truncation_bootstrap=true the critic's targets "
+            "count on beyond the budget, where no continuation goes, so there is no true value to compare with; leave "
+            "one of them out",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    algorithm: str, knobs: dict[str, Any], sentence: str, tiny_run: MakeRun
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        tiny_run(algorithm, **{**ON, **knobs})
+    assert error.value.lines == [sentence]
