@@ -20,6 +20,7 @@ from bench.learn_imitation import ImitationLearner
 from bench.learn_online import OnlineLearner
 from bench.learn_pairs import PairLearner
 from bench.learner import Cast, Learner
+from bench.memory import MemoryMeter
 from bench.models import LanguageModel
 from bench.optimize import adamw
 from bench.rollout import Sampler
@@ -66,6 +67,18 @@ def make_cast(run: Run, start: LanguageModel) -> Cast:
     optimizer = adamw(trained(network), run.optimizer.lr, run.optimizer)
     policy = LanguageModel(network, start.tokenizer, start.prompt_format)
     return Cast(policy, optimizer, reference, critic, critic_optimizer)
+
+
+def own_memory(cast: Cast, memory: MemoryMeter) -> None:
+    """Tell the meter whose the models' and the optimizers' tensors are."""
+    memory.own("optimizer", cast.optimizer)
+    if cast.reference is not None:
+        memory.own("reference", cast.reference.network)
+    if cast.critic is not None and cast.critic_optimizer is not None:
+        memory.own("critic", cast.critic)
+        memory.own("optimizer", cast.critic_optimizer)
+    # Last: what others share with the policy, such as the base of an adapter, is the policy's.
+    memory.own("policy", cast.policy.network)
 
 
 def critic_record(run: Run, cast: Cast) -> dict[str, Any] | None:

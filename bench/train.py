@@ -16,7 +16,7 @@ from bench import checkpoint, health, processes, resume, store
 from bench.adapted_weights import adapted_layers
 from bench.adapters import adapter_record
 from bench.alarms import Watch, alarms_of, as_records
-from bench.casting import critic_record, make_cast, make_learner
+from bench.casting import critic_record, make_cast, make_learner, own_memory
 from bench.catalog import load_preset
 from bench.checkpoint_folder import NoRoom
 from bench.config import Run
@@ -173,14 +173,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     processes.agree("the starting model", start_digest)
     cast = make_cast(run, start.model)
     probe(run, generate, cast.policy)
-    instruments.memory.own("optimizer", cast.optimizer)
-    if cast.reference is not None:
-        instruments.memory.own("reference", cast.reference.network)
-    if cast.critic is not None and cast.critic_optimizer is not None:
-        instruments.memory.own("critic", cast.critic)
-        instruments.memory.own("optimizer", cast.critic_optimizer)
-    # Last: what others share with the policy, such as the base of an adapter, is the policy's.
-    instruments.memory.own("policy", cast.policy.network)
+    own_memory(cast, instruments.memory)
     sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl", judge)
     learner = make_learner(run, cast, sampler, instruments, directory)
     place = resume.Place(run, directory, learner, instruments)
