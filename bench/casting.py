@@ -1,6 +1,7 @@
 """Casting: the models of a run with their optimizers, each where the objective needs it, and the learner for them."""
 
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 
@@ -20,15 +21,21 @@ from bench.rollout import Sampler
 from bench.sharding import decoder_layers, shard
 
 
-def make_learner(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> Learner:
-    """The learner of the objective's family."""
+def make_learner(
+    run: Run, cast: Cast, sampler: Sampler, instruments: Instruments, directory: Path | None = None
+) -> Learner:
+    """The learner of the objective's family.
+
+    Args:
+        directory: the run's, where fixed completions are kept for a resume; None keeps none.
+    """
     match run.objective:
         case PolicyGradient() as objective:
             return OnlineLearner(run, objective, cast, sampler, instruments)
         case Preference() as objective:
-            return PairLearner(run, objective, cast, sampler, instruments)
+            return PairLearner(run, objective, cast, sampler, instruments, directory)
         case Imitation() as objective:
-            return ImitationLearner(run, objective, cast, sampler, instruments)
+            return ImitationLearner(run, objective, cast, sampler, instruments, directory)
 
 
 def make_cast(run: Run, start: LanguageModel) -> Cast:

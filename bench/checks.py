@@ -5,12 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from algorithms.axes.imitation import Imitation
+from algorithms.axes.preference import GradedPairs, Preference
 from bench.catalog import nearest
 from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_objective import dead_knob, objective_mistakes
+from bench.checks_preference import preference_mistakes
 from bench.checks_reward import reward_mistakes
 from bench.config import PretrainedModel, Prompt, Run, TinyModel, data_files, local_path
+from bench.config_preference import fixed_pairs
 from bench.refusals import no_critic
 from bench.tracking import uri_mistake
 from tasks.parts.problem import DatasetTask, ProceduralTask, Split, Task
@@ -29,6 +32,7 @@ def check(run: Run) -> list[str]:
         _critic,
         _parallel,
         objective_mistakes,
+        preference_mistakes,
         engine_mistakes,
         _cadences,
         _context,
@@ -190,7 +194,7 @@ def _splits(run: Run) -> Iterator[str]:
     if not isinstance(run.task, DatasetTask):
         return
     there = run.task.source.splits
-    if "train" not in there:
+    if "train" not in there and fixed_pairs(run.objective) is None:
         yield (
             f"task.name: {run.task.name} given, which has no train split to train on; "
             "give it under evaluation.also, and another task here"
@@ -205,7 +209,9 @@ def _data_size(run: Run) -> Iterator[str]:
     # Only here, because reading data takes a second to import.
     from bench.problems import num_problems
 
-    wanted: list[tuple[str, int, Split]] = [("rollout.prompts", run.rollout.prompts, "train")]
+    wanted: list[tuple[str, int, Split]] = []
+    if fixed_pairs(run.objective) is None:  # whose prompts are not the task's
+        wanted.append(("rollout.prompts", run.rollout.prompts, "train"))
     if run.validation.every:
         wanted.append(("validation.problems", run.validation.problems, "validation"))
     if run.warm_start is not None:
@@ -224,8 +230,16 @@ def _data_size(run: Run) -> Iterator[str]:
 
 def _solutions(run: Run) -> Iterator[str]:
     """A line if an objective learns from worked solutions and the task's first problems have none."""
-    samples = not isinstance(run.objective, Imitation) or run.objective.source.samples
-    if samples or not at_hand(run.task):
+    objective = run.objective
+    pairing = objective.pairing if isinstance(objective, Preference) else None
+    if isinstance(objective, Imitation) and not objective.source.samples:
+        given = "objective.source.kind: gold_solutions given"
+        instead = "objective.source.kind=accepted_samples, which learns from the model's own correct samples"
+    elif isinstance(pairing, GradedPairs) and pairing.gold_solution:
+        given, instead = "objective.pairing.gold_solution: true given", "leave it out"
+    else:
+        return
+    if not at_hand(run.task):
         return
     from bench.problems import load_problems, num_problems
 
@@ -236,10 +250,7 @@ def _solutions(run: Run) -> Iterator[str]:
     except ValueError:
         return  # said already, by the check on the data's size
     if not any(problem.solution for problem in problems):
-        yield (
-            f"objective.source.kind: gold_solutions given, but {run.task.name} has no worked solutions; give another "
-            "task, or objective.source.kind=accepted_samples, which learns from the model's own correct samples"
-        )
+        yield f"{given}, but {run.task.name} has no worked solutions; give another task, or {instead}"
 
 
 def _found(name: str, folder: Path, pattern: str) -> str:

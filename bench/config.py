@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 from algorithms.axes.objective import Objective
 from bench import catalog, fingerprint
 from bench.config_compute import BuiltinEngine, Compute, Engine, Parallel
+from bench.config_preference import fixed_pairs, set_content
 from bench.config_reward import Reward
 from bench.reward_functions import reward_fingerprint
 from bench.section import Count, CountOrZero, NotNegative, Positive, Section, Threads
@@ -303,6 +304,8 @@ class Run(Section):
         """
         content = {key: value for key, value in self.dump().items() if key not in ("output", "tracking")}
         content |= task_content(self.task)
+        if fixed_pairs(self.objective) is not None:
+            content["objective"]["pairing"] |= set_content(self.objective)
         content["evaluation"]["ks"] = self.evaluation.all_ks
         also = self.evaluation.also.items()
         named = [own.function for own in self.reward.functions]

@@ -26,6 +26,8 @@ class Progress:
     trained_tokens: int = 0
     informative: bool = False
     """Whether any rollout so far gave the policy something to learn from."""
+    material: str = ""
+    """Digest of the pairs or completions in use, where they are kept in files of the run: `bench.kept`."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Learner(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Work before the first update, such as making preference pairs; also after a resume."""
+        """Work before the first update, such as making preference pairs; also after a resume, before its weights."""
         ...
 
     def advance(self) -> Iterator[dict[str, Any]]:

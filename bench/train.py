@@ -18,18 +18,21 @@ from bench.alarms import Watch, alarms_of, as_records
 from bench.casting import make_cast, make_learner
 from bench.catalog import load_preset
 from bench.config import Run
+from bench.config_preference import fixed_pairs
 from bench.decoder_weights import decodes_natively
 from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
 from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
 from bench.generate import ContextTooSmall, Generator, NotFinite
 from bench.instruments import Instruments
+from bench.kept import RoundLost
 from bench.learner import Learner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
 from bench.models import LanguageModel, ModelUnavailable
 from bench.optimize import Diverged
 from bench.policy import reads_packed
+from bench.preference_tokens import PairsUnavailable, fetched
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
@@ -51,6 +54,8 @@ ENDED_BY_A_SENTENCE = (
     EngineFailed,
     EngineMismatch,
     RewardMistake,
+    PairsUnavailable,
+    RoundLost,
 )
 """Failures whose message says what to change; a traceback would add nothing."""
 
@@ -139,6 +144,9 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     """
     opened = opened or ExitStack()
     check_installed(run)
+    source = fixed_pairs(run.objective)
+    if source is not None:
+        fetched(source)  # a hub that cannot be reached is told before a model is loaded and evaluated
     torch.set_num_threads(run.threads)
     if processes.is_main():
         _write_known(run, directory)
@@ -163,7 +171,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
     sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
-    learner = make_learner(run, cast, sampler, instruments)
+    learner = make_learner(run, cast, sampler, instruments, directory)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
     if cast.critic_optimizer is not None:
         optimizers["critic"] = optimizer_readback(cast.critic_optimizer)
