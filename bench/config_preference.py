@@ -7,8 +7,8 @@ from algorithms.axes.objective import Objective
 from algorithms.axes.preference import FixedPairs, Preference
 from bench import fingerprint
 
-READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-"""What reads each kind of file."""
+KINDS = (".jsonl", ".json", ".csv", ".parquet")
+"""Kinds of files that hold rows."""
 
 
 def fixed_pairs(objective: Objective) -> FixedPairs | None:
@@ -20,7 +20,7 @@ def fixed_pairs(objective: Objective) -> FixedPairs | None:
 def local_set(source: FixedPairs) -> Path | None:
     """The set's file or folder on this machine; None where `path` is a name on the hub."""
     path = Path(source.path).expanduser()
-    looks_local = source.path.startswith((".", "/", "~")) or source.path.count("/") > 1 or path.suffix in READERS
+    looks_local = source.path.startswith((".", "/", "~")) or source.path.count("/") > 1 or path.suffix in KINDS
     return path if looks_local or path.exists() else None
 
 
@@ -35,7 +35,7 @@ def set_files(source: FixedPairs, path: Path) -> list[Path]:
 def data_files(folder: Path) -> list[Path]:
     """Every file of a folder that could hold rows, in order of name."""
     inside = [file for place in (folder, folder / "data") if place.is_dir() for file in place.iterdir()]
-    return sorted(file for file in inside if file.is_file() and file.suffix in READERS)
+    return sorted(file for file in inside if file.is_file() and file.suffix in KINDS)
 
 
 def _of_split(file: Path, split: str) -> bool:

@@ -183,7 +183,7 @@ class PairLearner:
             raise NothingToLearn(_no_pair(run, pairing, groups, made.num_unlabelled, number))
         sampled = sampling_metrics(run.reward, groups)
         generated = int(sampled.pop("tokens/generated")), int(sampled.pop("completions/generated"))
-        return Made(made.pairs, {**made.found, **sampled, **coverage(run, rollouts[-1] + 1)}), generated
+        return Made(made.pairs, {**sampled, **made.found, **coverage(run, rollouts[-1] + 1)}), generated
 
     def _reference(self, pairs: list[Pair], needed: list[int]) -> Tensor:
         """float32 (pairs, 2): the present policy's log-probabilities of the pairs needed, NaN of the others."""

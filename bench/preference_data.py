@@ -5,6 +5,8 @@ Standard rows are text, conversational rows are lists of `{role, content}` messa
 a row whose two sides are the same is dropped and counted.
 """
 
+import csv
+import io
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ from typing import Any, cast
 
 from algorithms.axes.preference import FixedPairs
 from bench.catalog import nearest
-from bench.config_preference import READERS, data_files, local_set, set_files
+from bench.config_preference import KINDS, data_files, local_set, set_files
 
 WANTED = (
     "wanted are prompt, chosen and rejected, or chosen and rejected with the prompt inside both, each text or each a "
@@ -90,9 +92,9 @@ def _files(source: FixedPairs, path: Path) -> list[Path]:
         there = ", ".join(sorted(file.name for file in data_files(path))) or "no data file"
         raise ValueError(f"{given}, but no file of it is named after the split {source.split}; the folder has {there}")
     kinds = sorted({file.suffix for file in files})
-    if len(kinds) > 1 or kinds[0] not in READERS:
+    if len(kinds) > 1 or kinds[0] not in KINDS:
         ways = "files of one kind" if len(kinds) > 1 else "a file"
-        raise ValueError(f"{given}, with {' and '.join(kinds)}; must be {ways} that ends with {', '.join(READERS)}")
+        raise ValueError(f"{given}, with {' and '.join(kinds)}; must be {ways} that ends with {', '.join(KINDS)}")
     return files
 
 
@@ -110,14 +112,17 @@ def _read(source: FixedPairs, stamps: tuple[tuple[Path, int, int], ...]) -> Pref
 
 
 def _file_rows(file: Path) -> list[Row]:
-    """The rows of one file. JSON is read as it stands: `datasets` would make a time of every text that looks like one.
+    """The rows of one file. JSON and CSV are read as they stand: `datasets` would make a time or a number of every text
+    that looks like one.
 
     Raises:
-        ValueError: a line is no JSON object.
+        ValueError: a line is no row.
     """
-    if file.suffix not in (".json", ".jsonl"):
+    if file.suffix == ".parquet":
         return _table_rows(file)
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8-sig")
+    if file.suffix == ".csv":
+        return _csv_rows(text, file.name)
     if file.suffix == ".json" and text.lstrip().startswith("["):
         return [_object(row, f"{file.name}, row {i}") for i, row in enumerate(json.loads(text))]
     rows: list[Row] = []
@@ -126,7 +131,7 @@ def _file_rows(file: Path) -> list[Row]:
             try:
                 rows.append(_object(json.loads(line), f"{file.name}, line {number}"))
             except json.JSONDecodeError as error:
-                raise ValueError(f"{file.name}, line {number} is not JSON: {error.msg}") from error
+                raise ValueError(f"{file.name}, line {number} is not JSON: {error.msg}") from None
     return rows
 
 
@@ -136,15 +141,23 @@ def _object(value: Any, where: str) -> Row:
     return cast(Row, value)
 
 
+def _csv_rows(text: str, name: str) -> list[Row]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    rows: list[Row] = []
+    for row in reader:
+        if None in row or None in row.values():
+            raise ValueError(f"{name}, line {reader.line_num} has not as many fields as the first line has columns")
+        rows.append(row)
+    return rows
+
+
 def _table_rows(file: Path) -> list[Row]:
     import datasets  # here, because it takes a second to import
 
     _quiet(datasets)
-    # Answers such as 12 or NA stay the text that they are.
-    as_text = {"dtype": str, "keep_default_na": False} if file.suffix == ".csv" else {}
     with tempfile.TemporaryDirectory() as cache:
         table: Any = datasets.load_dataset(
-            READERS[file.suffix], data_files=str(file), split="train", cache_dir=cache, keep_in_memory=True, **as_text
+            "parquet", data_files=str(file), split="train", cache_dir=cache, keep_in_memory=True
         )
         return table.to_list()
 

@@ -90,11 +90,11 @@ def encoded(model: LanguageModel, row: Preferred, *, implicit: bool) -> Pair:
             return _divided(model, prompt, chosen, rejected)
         ids, sides = _continued(model, prompt, [chosen, rejected], special=True)
         return Pair(ids, *(_closed(model, side) for side in sides))
-    assert not any(isinstance(part, str) for part in (prompt, chosen, rejected)), "a row is of one kind"
-    text = _written(model, prompt, generation_prompt=True)
+    turns = _messages(prompt)
+    text = _written(model, turns, generation_prompt=True)
     answers: list[str] = []
     for side in (chosen, rejected):
-        whole = _written(model, [*prompt, *side], generation_prompt=False)
+        whole = _written(model, [*turns, *_messages(side)], generation_prompt=False)
         if not whole.startswith(text):
             raise PairsUnavailable(
                 "objective.pairing.path: the chat template does not begin a conversation with the prompt that it "
@@ -148,6 +148,11 @@ def _up_to_end(model: LanguageModel, ids: tuple[int, ...]) -> tuple[int, ...]:
     if last is None or str(model.tokenizer.decode(list(ids[last + 1 :]))).strip():
         return ids
     return ids[: last + 1]
+
+
+def _messages(part: str | tuple[Message, ...]) -> tuple[Message, ...]:
+    assert not isinstance(part, str), "a row is text or a conversation, whole"
+    return part
 
 
 def _written(model: LanguageModel, messages: Sequence[Message], *, generation_prompt: bool) -> str:

@@ -21,8 +21,9 @@ from bench.loading import ConfigError
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import create_tiny
-from bench.pairs import offer_of, paired
+from bench.pairs import all_pairs_of, offer_of, paired, pairs_of
 from bench.rollout import Graded, Group, PromptStream, Sampler
+from bench.seeding import stream_key, uniforms
 from bench.train import execute
 from tasks.parts.problem import Grade, Problem
 
@@ -251,6 +252,21 @@ def test_matched_lengths_meet_the_nearest_and_use_each_rejected_one_before_any_a
     assert pairing.couples([2, 2, 2, 9], [9, 3]) == [(0, 1), (1, 0), (2, 1), (3, 0)]
     assert GradedPairs(max_pairs_per_prompt=4).couples([5, 1], [1, 6, 4]) == [(0, 0), (1, 1), (0, 2)]
     assert len(pairing.couples([1] * 9, [1] * 3)) == 4
+
+
+def test_sparsity_is_a_share_of_the_pairs(tiny_run: MakeRun) -> None:
+    whole, run = learner_of(tiny_run("dpo", **ITERATIVE)), tiny_run("dpo", **ITERATIVE, **{"reward.sparsity": 0.5})
+    learner = learner_of(run)
+    whole.prepare()
+    learner.prepare()
+    assert 0 < len(learner.pairs) < len(whole.pairs)
+    assert set(learner.pairs) <= set(whole.pairs)
+    assert learner.found["reward/labelled_rate"] == len(learner.pairs) / len(whole.pairs)
+    assert learner.found["reward/num_unscorable"] == 0
+    group = group_of(*(((i,), i % 2 == 0, True) for i in range(12)))
+    made = all_pairs_of(run, GradedPairs(), group, 7)
+    draws = uniforms([stream_key(run.seed, "pair label", 7)], 0, len(made))[0]
+    assert pairs_of(run, GradedPairs(), group, 7) == [p for p, d in zip(made, draws, strict=True) if d < 0.5]
 
 
 # Configuration

@@ -1,6 +1,7 @@
 """Fixed preference sets: the formats, what is wrong with a row in one sentence, and rows as token ids."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ ALPHABET = "0123456789+=abcdefghijklmnopqrstuvwxyz.? |\n"
 # As ChatML does, it writes a line break behind the end token; the prompt ends where the answer begins.
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}|{{ m['content'] }}"
-    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant|{% endif %}"
 )
 
@@ -87,8 +88,8 @@ def test_rows_with_the_same_sides_are_dropped_and_counted() -> None:
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        ({"question": "q", "chosen_response": "a"}, "it has no column chosen and rejected (is it chosen_response?): "
-         "its columns are question, chosen_response; wanted are prompt, chosen and rejected, or chosen and rejected "
+        ({"question": "q", "choosen": "a"}, "it has no column chosen and rejected (is it choosen?): "
+         "its columns are question, choosen; wanted are prompt, chosen and rejected, or chosen and rejected "
          "with the prompt inside both, each text or each a list of {role, content} messages"),
         ({"prompt": "p", "chosen": "", "rejected": "b"}, "row 0: chosen is empty"),
         ({"prompt": " ", "chosen": "a", "rejected": "b"}, "row 0: prompt is empty"),
@@ -148,13 +149,36 @@ def test_files_and_folders_are_read(tmp_path: Path) -> None:
         read_set(FixedPairs(path=str(tmp_path / "set"), split="dev"))
 
 
+def test_a_csv_file_is_read_as_text(tmp_path: Path) -> None:
+    """12 and NA are answers; a line with too few fields is named."""
+    path = tmp_path / "a.csv"
+    path.write_text('prompt,chosen,rejected\n5+7=,12,NA\n"a\nb","c,d",e\n')
+    expected = (Preferred("5+7=", "12", "NA"), Preferred("a\nb", "c,d", "e"))
+    assert read_set(FixedPairs(path=str(path))).rows == expected
+    path.write_text("prompt,chosen,rejected\n5+7=,12\n")
+    with pytest.raises(ValueError, match=r"cannot be read: a\.csv, line 2 has not as many fields as the first line"):
+        read_set(FixedPairs(path=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.jsonl", '{"prompt": "p"\n', "cannot be read: a.jsonl, line 1 is not JSON: "),
+        ("a.jsonl", '["p"]\n', 'cannot be read: a.jsonl, line 1 is ["p"], must be an object'),
+        ("a.jsonl", "\n", "but it has no rows"),
+        ("a.txt", "p", r"with .txt; must be a file that ends with .jsonl, .json, .csv, .parquet"),
+    ],
+)
+def test_files_that_cannot_be_read_are_told(name: str, text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=re.escape(line)):
+        read_set(FixedPairs(path=str(tmp_path / name)))
+
+
 @pytest.mark.slow
-def test_tables_are_read_as_text(tmp_path: Path) -> None:
-    """In a CSV file 12 and NA are answers; parquet keeps conversations."""
+def test_parquet_keeps_conversations(tmp_path: Path) -> None:
     import datasets
 
-    (tmp_path / "a.csv").write_text("prompt,chosen,rejected\n5+7=,12,NA\n")
-    assert read_set(FixedPairs(path=str(tmp_path / "a.csv"))).rows == (Preferred("5+7=", "12", "NA"),)
     row = {"prompt": [user("u")], "chosen": [assistant("a")], "rejected": [assistant("b")]}
     datasets.Dataset.from_list([row]).to_parquet(str(tmp_path / "a.parquet"))
     assert read_set(FixedPairs(path=str(tmp_path / "a.parquet"))) == parsed([row], "x")

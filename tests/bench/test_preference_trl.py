@@ -125,6 +125,6 @@ def test_where_a_template_writes_behind_its_end_token_trl_learns_that_too(
     monkeypatch.setattr(models[0].tokenizer, "chat_template", TEMPLATE.replace(BREAK, "{{ '\n' }}"))
     made = encoded_pairs(models[0], parsed(CONVERSATIONS, "x"), 64)
     tokens, _ = trl_step(CONVERSATIONS, models, {}, tmp_path)
-    line_break = models[0].tokenizer.convert_tokens_to_ids("\n")
+    line_break: Any = models[0].tokenizer.convert_tokens_to_ids("\n")
     longer = [Pair(p.prompt_ids, (*p.chosen, line_break), (*p.rejected, line_break)) for p in made.pairs]
     assert tokens == longer
