@@ -16,7 +16,9 @@ from bench.generate import Completion
 from bench.glossary import METRICS
 from bench.instruments import Instruments
 from bench.kept import Kept, Maker
+from bench.learn_imitation import ImitationLearner
 from bench.learn_pairs import PairLearner, sides_of, summed_logps
+from bench.learner import Learner
 from bench.loading import ConfigError
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
@@ -41,12 +43,16 @@ def lines(directory: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 def learner_of(run: Run, directory: Path | None = None) -> PairLearner:
+    learner = any_learner_of(run, directory)
+    assert isinstance(learner, PairLearner)
+    return learner
+
+
+def any_learner_of(run: Run, directory: Path | None) -> Learner:
     assert isinstance(run.model, TinyModel)
     instruments = Instruments(PhaseClock(), MemoryMeter("cpu"))
     cast = make_cast(run, create_tiny(run.model, run.alphabet, 0))
-    learner = make_learner(run, cast, Sampler(run, run.task, right_or_wrong, instruments), instruments, directory)
-    assert isinstance(learner, PairLearner)
-    return learner
+    return make_learner(run, cast, Sampler(run, run.task, right_or_wrong, instruments), instruments, directory)
 
 
 def right_or_wrong(model: Any, prompts: Any, keys: Any, **_: Any) -> list[list[Completion]]:
@@ -60,43 +66,36 @@ def right_or_wrong(model: Any, prompts: Any, keys: Any, **_: Any) -> list[list[C
     return found
 
 
-@pytest.mark.parametrize("stop", ["border", "middle"])
 def test_an_iterative_run_that_was_stopped_ends_as_one_that_was_not(
-    stop: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end of a round, where the next one is sampled by the restored policy, and within one, whose policy is
-    gone: the same metrics byte for byte, pairs and weights."""
-    run = tiny_run("dpo", **ITERATIVE, **{"checkpoint.every": 1, "budget.updates": 8})
-    assert execute(run, tmp_path / "first").state == "finished"
-    original, at = checkpoint.save, {"border": 4, "middle": 6}[stop]
-
-    def save_then_stop(directory: Path, cast: Any, **knobs: Any) -> None:
-        original(directory, cast, **knobs)
-        if cast.progress.update == at:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
-    assert execute(run, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
-    sampled: list[int] = []
-    groups = Sampler.groups
+    """At the end of a round, where the restored policy samples the next one, and within one, whose policy is gone: the
+    same metrics byte for byte, pairs and weights."""
+    run = tiny_run("dpo", **ITERATIVE, **{"checkpoint.every": 1})
+    assert execute(run, tmp_path / "whole").state == "finished"
+    original, groups, sampled = checkpoint.save, Sampler.groups, list[int]()
 
     def counted(self: Sampler, *arguments: Any) -> list[Group]:
         sampled.append(arguments[-1])
         return groups(self, *arguments)
 
     monkeypatch.setattr(Sampler, "groups", counted)
-    assert execute(run, tmp_path / "stopped").state == "finished"
-    assert sampled == ([2, 3] if stop == "border" else [])
-    names = [
-        "metrics.jsonl",
-        "final.json",
-        "pairs.json",
-        "pairs/round_0001.safetensors",
-        "pairs/round_0002.safetensors",
-    ]
-    for name in names:
-        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()
+    for update, sampled_after in ((2, [1]), (3, [])):
+
+        def save_then_stop(directory: Path, cast: Any, *, at: int = update, **knobs: Any) -> None:
+            original(directory, cast, **knobs)
+            if cast.progress.update == at:
+                raise KeyboardInterrupt
+
+        stopped = tmp_path / f"stopped_{update}"
+        monkeypatch.setattr(checkpoint, "save", save_then_stop)
+        assert execute(run, stopped).state == "interrupted"
+        monkeypatch.setattr(checkpoint, "save", original)
+        sampled.clear()
+        assert execute(run, stopped).state == "finished"
+        assert sampled == sampled_after
+        for name in ("metrics.jsonl", "final.json", "pairs.json", *(f"pairs/round_000{i}.safetensors" for i in (1, 2))):
+            assert (tmp_path / "whole" / name).read_bytes() == (stopped / name).read_bytes()
 
 
 def test_rounds_together_are_the_budget_of_an_online_run(
@@ -180,6 +179,19 @@ def test_what_is_kept_is_taken_again_only_where_run_weights_and_content_are_the_
     next(first.advance())
     with pytest.raises(kept.RoundLost, match=r"update 1 lies within round 1.*remove the run's checkpoints"):
         first._entered(0)
+
+
+def test_accepted_samples_are_sampled_once_also_where_the_run_starts_again(tiny_run: MakeRun, tmp_path: Path) -> None:
+    run = tiny_run("rft", **QUIET)
+    first, second = any_learner_of(run, tmp_path), any_learner_of(run, tmp_path)
+    assert isinstance(first, ImitationLearner)
+    assert isinstance(second, ImitationLearner)
+    first.prepare()
+    tokens = first.instruments.clock.take(attempt=1, update=0, metered=False)["tokens"]
+    second.prepare()
+    again = second.instruments.clock.take(attempt=1, update=0, metered=False)["tokens"]
+    assert (tokens["generated"] > 0, again["generated"]) == (True, 0)
+    assert (first.examples, list(first.found.items())) == (second.examples, list(second.found.items()))
 
 
 def test_kept_numbers_come_back_as_they_were(tmp_path: Path) -> None:
