@@ -30,14 +30,18 @@ from bench.sharding import decoder_layers, shard
 def make_learner(
     run: Run, cast: Cast, sampler: Sampler, instruments: Instruments, directory: Path | None = None
 ) -> Learner:
-    """The learner of the objective's family; what it measures beside training goes into `directory`, the run's."""
+    """The learner of the objective's family.
+
+    Args:
+        directory: the run's, where fixed completions are kept for a resume, and what is measured beside training goes.
+    """
     match run.objective:
         case PolicyGradient() as objective:
             return OnlineLearner(run, objective, cast, sampler, instruments, directory)
         case Preference() as objective:
-            return PairLearner(run, objective, cast, sampler, instruments)
+            return PairLearner(run, objective, cast, sampler, instruments, directory)
         case Imitation() as objective:
-            return ImitationLearner(run, objective, cast, sampler, instruments)
+            return ImitationLearner(run, objective, cast, sampler, instruments, directory)
 
 
 def make_cast(run: Run, start: LanguageModel) -> Cast:

@@ -1,6 +1,5 @@
 """Checkpoints: everything that shapes a run's future, as named tensors and plain values in folders that are whole."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from bench import checkpoint_folder, processes, sharding
 from bench.adapted_weights import adapted_layers, plain_state, state_digest
 from bench.adapter_files import BASE, SUBFOLDER, adapter_folder, load_adapter, read_adapter, save_adapter
 from bench.checkpoint_folder import FORMAT, MARKER, complete, step_of
-from bench.learner import Cast, Made, Progress
+from bench.learner import Cast, Progress
 from bench.models import LanguageModel, ModelUnavailable, save_folder
 from bench.rollout import Group
 
@@ -98,16 +97,6 @@ def save_model(model: LanguageModel, folder: Path, record: Mapping[str, Any] | N
                 save_adapter(model.network, partial / SUBFOLDER)
 
 
-def save_made(folder: Path, made: Made, record: Mapping[str, Any]) -> None:
-    """Write what a learner made before its updates; the main process calls it."""
-    values = json.dumps(made.values, ensure_ascii=False).encode()
-    room = _num_bytes({"tensors": dict(made.tensors)}) + len(values)
-    checkpoint_folder.require_room(folder.parent, room, "what the updates learn from")
-    with checkpoint_folder.whole_folder(folder, record) as partial:
-        (partial / "values.json").write_bytes(values)
-        save_file(_owned(made.tensors), partial / "tensors.safetensors")
-
-
 # Reading
 
 
@@ -144,12 +133,6 @@ def load_weights(model: LanguageModel, folder: Path) -> None:
         return
     saved = sharding.own_class(model.network).from_pretrained(folder, dtype=torch.float32)
     sharding.load_whole(model.network, saved.state_dict())
-
-
-def load_made(folder: Path) -> Made:
-    """What `save_made` wrote."""
-    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "tensors.safetensors").items()}
-    return Made(json.loads((folder / "values.json").read_bytes()), tensors)
 
 
 # The parts

@@ -4,16 +4,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from algorithms.axes.imitation import Imitation
+from algorithms.axes.preference import GradedPairs, Preference
 from bench.checks_adapter import adapter_mistakes
 from bench.checks_critic import critic_files, critic_mistakes
 from bench.checks_engine import engine_mistakes
 from bench.checks_evaluation import at_hand, evaluation_mistakes, prompt_mistakes
 from bench.checks_models import PROMPTS_LOOKED_AT, model_files, positions_of, prompt_lengths
 from bench.checks_objective import dead_knob, objective_mistakes
+from bench.checks_preference import preference_mistakes
 from bench.checks_quality import quality_mistakes
 from bench.checks_reward import reward_mistakes
 from bench.checks_reward_model import reward_model_mistakes
 from bench.config import Run, data_files
+from bench.config_preference import fixed_pairs
 from bench.tracking import uri_mistake
 from tasks.parts.problem import DatasetTask, Split, Task
 
@@ -30,6 +33,7 @@ def check(run: Run) -> list[str]:
         adapter_mistakes,
         _parallel,
         objective_mistakes,
+        preference_mistakes,
         engine_mistakes,
         quality_mistakes,
         _cadences,
@@ -142,7 +146,7 @@ def _splits(run: Run) -> Iterator[str]:
     if not isinstance(run.task, DatasetTask):
         return
     there = run.task.source.splits
-    if "train" not in there:
+    if "train" not in there and fixed_pairs(run.objective) is None:
         yield (
             f"task.name: {run.task.name} given, which has no train split to train on; "
             "give it under evaluation.also, and another task here"
@@ -157,7 +161,9 @@ def _data_size(run: Run) -> Iterator[str]:
     # Only here, because reading data takes a second to import.
     from bench.problems import num_problems
 
-    wanted: list[tuple[str, int, Split]] = [("rollout.prompts", run.rollout.prompts, "train")]
+    wanted: list[tuple[str, int, Split]] = []
+    if fixed_pairs(run.objective) is None:  # whose prompts are not the task's
+        wanted.append(("rollout.prompts", run.rollout.prompts, "train"))
     if run.validation.every:
         wanted.append(("validation.problems", run.validation.problems, "validation"))
     if run.warm_start is not None:
@@ -176,8 +182,16 @@ def _data_size(run: Run) -> Iterator[str]:
 
 def _solutions(run: Run) -> Iterator[str]:
     """A line if an objective learns from worked solutions and the task's first problems have none."""
-    samples = not isinstance(run.objective, Imitation) or run.objective.source.samples
-    if samples or not at_hand(run.task):
+    objective = run.objective
+    pairing = objective.pairing if isinstance(objective, Preference) else None
+    if isinstance(objective, Imitation) and not objective.source.samples:
+        given = "objective.source.kind: gold_solutions given"
+        instead = "objective.source.kind=accepted_samples, which learns from the model's own correct samples"
+    elif isinstance(pairing, GradedPairs) and pairing.gold_solution:
+        given, instead = "objective.pairing.gold_solution: true given", "leave it out"
+    else:
+        return
+    if not at_hand(run.task):
         return
     from bench.problems import load_problems, num_problems
 
@@ -188,10 +202,7 @@ def _solutions(run: Run) -> Iterator[str]:
     except ValueError:
         return  # said already, by the check on the data's size
     if not any(problem.solution for problem in problems):
-        yield (
-            f"objective.source.kind: gold_solutions given, but {run.task.name} has no worked solutions; give another "
-            "task, or objective.source.kind=accepted_samples, which learns from the model's own correct samples"
-        )
+        yield f"{given}, but {run.task.name} has no worked solutions; give another task, or {instead}"
 
 
 def _divisors(number: int) -> list[int]:

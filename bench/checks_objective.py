@@ -21,11 +21,15 @@ def objective_mistakes(run: Run) -> Iterator[str]:
         # updates_per_rollout and epochs act: they set how many completions an online run would sample in this budget.
         yield from dead_knob(run.rollout, "rollout", "old_logp", f"{run.algorithm} has no importance ratio")
     if not run.objective.needs.reward:
-        graded = not isinstance(run.objective, Imitation) or run.objective.source.samples
-        read = "the verifier's verdict" if graded else "worked solutions"
+        read = "the verifier's verdict" if run.objective.needs.samples else _material(run)
         for knob in ("correct", "wrong", "format"):
             why = f"{run.algorithm} reads {read}, not the reward"
             yield from dead_knob(run.reward, "reward", knob, why)
+
+
+def _material(run: Run) -> str:
+    """What an objective that samples nothing for training learns from."""
+    return "worked solutions" if isinstance(run.objective, Imitation) else "pairs of a data set"
 
 
 def dead_knob(section: Section, path: str, knob: str, why: str) -> Iterator[str]:

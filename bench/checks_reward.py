@@ -23,9 +23,10 @@ _PROBLEMS_LOOKED_AT = 64
 def reward_mistakes(run: Run) -> Iterator[str]:
     """One line for each mistake: dotted path, value given, what would be right."""
     reward = run.reward
-    if isinstance(run.objective, Imitation) and not run.objective.source.samples:
+    if not run.objective.needs.samples:
+        material = "worked solutions" if isinstance(run.objective, Imitation) else "pairs of a data set"
         for knob in ("source", "format_rule", "format_schema", "functions", "model", "noise", "sparsity"):
-            yield from _dead(run, knob, f"{run.algorithm} reads worked solutions, and no completion is graded")
+            yield from _dead(run, knob, f"{run.algorithm} reads {material}, and no completion is graded")
         return
     # Of an objective that reads no reward, the check on objectives refuses the two as such.
     if reward.source == "verifier" and run.objective.needs.reward and reward.correct <= reward.wrong:

@@ -16,6 +16,7 @@ from bench.config_critic import Critic, ModelCritic
 from bench.config_models import Model, PretrainedModel, TinyModel, model_digest
 from bench.config_models import PromptFormat as PromptFormat
 from bench.config_models import local_path as local_path
+from bench.config_preference import fixed_pairs, set_content
 from bench.config_quality import BaselineQuality
 from bench.config_reward import Reward
 from bench.config_reward_model import PretrainedReward
@@ -273,6 +274,8 @@ class Run(Section):
         """
         content = {key: value for key, value in self.dump().items() if key not in ("output", "tracking")}
         content |= task_content(self.task)
+        if fixed_pairs(self.objective) is not None:
+            content["objective"]["pairing"] |= set_content(self.objective)
         content["evaluation"]["ks"] = self.evaluation.all_ks
         also = self.evaluation.also.items()
         named = [own.function for own in self.reward.functions]

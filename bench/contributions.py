@@ -7,12 +7,13 @@ import torch
 from algorithms.axes.batch import LossParts, PairTotals, Totals, group_tokens
 from algorithms.axes.imitation import AcceptedSamples, GoldSolutions, Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
-from algorithms.axes.preference import Preference
+from algorithms.axes.preference import FixedPairs, Preference
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learn_imitation import accepted_samples, imitation_batch, worked_solutions
-from bench.learn_pairs import Pair, pair_batch, pair_parts, pairs_of, sides_of, summed_logps
+from bench.learn_pairs import pair_batch, pair_parts, sides_of, summed_logps
 from bench.learner import Cast, microbatches
+from bench.pairs import Pair, gold_of, pairs_of
 from bench.policy import Sequences, reads_packed
 from bench.rewards import Rewarder
 from bench.rollout import Group, Judge, NothingToLearn, judged, rewarded, sequences_of
@@ -72,13 +73,16 @@ def _online(
 
 def _on_pairs(run: Run, objective: Preference, cast: Cast, groups: Sequence[Group]) -> Contributions:
     """Pairs of the rollout's own groups; the reference is the policy that sampled them, as it is in training."""
-    device = torch.device(run.device)
-    by_prompt = [pairs_of(run, objective.pairing, group, i) for i, group in enumerate(groups)]
+    device, pairing = torch.device(run.device), objective.pairing
+    if isinstance(pairing, FixedPairs):
+        raise NothingToLearn(f"{run.algorithm} learns from the pairs of {pairing.path}, not from a rollout's")
+    by_prompt = [
+        pairs_of(run, pairing, group, i, gold_of(run, pairing, cast.policy, group)) for i, group in enumerate(groups)
+    ]
     pairs = [pair for own in by_prompt for pair in own]
     if not pairs:
         raise NothingToLearn("no group holds both a better and a worse completion that may form a pair")
-    chosen_tokens = sum(len(pair.chosen.completion.token_ids) for pair in pairs)
-    totals = PairTotals(num_pairs=len(pairs), num_chosen_tokens=chosen_tokens)
+    totals = PairTotals(num_pairs=len(pairs), num_chosen_tokens=sum(len(pair.chosen) for pair in pairs))
 
     def share(own: list[Pair]) -> Share:
         network, sides = cast.policy.network, sides_of(own, cast.policy.pad_id, device)

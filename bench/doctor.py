@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from algorithms.axes.imitation import Imitation
+from algorithms.axes.preference import Preference
 from algorithms.axes.selection import DropUniformGroups
 from bench.catalog import load_preset
 from bench.config import Run
+from bench.config_preference import fixed_pairs
 from bench.overlap import task_overlap
 from bench.problems import load_problems, num_problems
 from bench.progress import progress
@@ -122,9 +124,14 @@ def batch(run: Run) -> Check:
         f"{_plural(updates, 'update')} = {_plural(rounds, 'rollout')}: {rounds * whole:,} completions, "
         f"at most {rounds * whole * rollout.max_completion_tokens:,} completion tokens",
     ]
-    objective = run.objective
+    objective, source = run.objective, fixed_pairs(run.objective)
     if isinstance(objective, Imitation) and not objective.source.samples:
         lines.append("nothing is sampled: as many worked solutions are imitated instead")
+    elif source is not None:
+        lines.append(f"nothing is sampled: as many completions, two a pair, come from {source.path} instead")
+    elif isinstance(objective, Preference) and objective.pairing.rounds > 1:
+        each = updates // objective.pairing.rounds
+        lines.append(f"{objective.pairing.rounds} rounds of {_plural(each, 'update')}, each on its own samples' pairs")
     selection = getattr(objective, "selection", None)
     if isinstance(selection, DropUniformGroups) and selection.max_rounds > 1:
         lines.append(f"dynamic sampling may draw up to {selection.max_rounds} times as many")
@@ -160,7 +167,7 @@ def data(run: Run, label: str, task: Task, most: int | None) -> tuple[Check, Mat
     counts = ", ".join(f"{split} {'without end' if size is None else f'{size:,}'}" for split, size in sizes.items())
     lines = [f"{where}{task.name} version {task.version}, {source}", counts]
     size = sizes.get("train")
-    if size:
+    if size and fixed_pairs(run.objective) is None:
         rounds = run.budget.updates // (run.rollout.updates_per_rollout * run.rollout.epochs)
         lines.append(f"the run takes {rounds * run.rollout.prompts:,} training prompts, {_share(rounds, run, size)}")
     return Check("data", "ok", tuple(lines)), Material(label, task, train, test)

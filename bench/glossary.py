@@ -154,10 +154,30 @@ METRICS: dict[str, str] = {
     "dpo/rejected_reward": "mean of beta * log-ratio of the rejected side",
     "dpo/chosen_logp": "mean summed log-probability of chosen completions",
     "dpo/rejected_logp": "mean summed log-probability of rejected completions",
-    "dpo/passes": "passes over the pairs so far",
-    "dpo/num_pairs": "pairs found",
+    "dpo/passes": "passes over the round's pairs so far",
+    "dpo/round": "number of the round that these pairs are of, from 1; offline pairs and a fixed set are one round",
+    "dpo/num_pairs": "pairs found in the round, or in the rows of a fixed set",
+    "dpo/prompts_sampled": "prompts sampled in the round",
     "dpo/prompts_used": "share of sampled prompts that gave a pair",
-    "dpo/length_gap": "mean length of chosen - rejected completions, tokens",
+    "dpo/prompts_all_right": "share of sampled prompts whose every known verdict is right, as the learner is told",
+    "dpo/prompts_all_wrong": "share of sampled prompts whose every known verdict is wrong, likewise",
+    "dpo/ties_dropped": (
+        "distinct completions on no side of a pair because their reward is the mean of their prompt's usable ones, as "
+        "all are where all are right or all are wrong"
+    ),
+    "dpo/identical_dropped": "completions left out because another one of the same prompt has the same tokens",
+    "dpo/truncated_dropped": "distinct completions left out because the budget cut them",
+    "dpo/gold_pairs": "pairs whose chosen side is the task's worked solution, because every sample was wrong",
+    "dpo/chosen_length": "mean length of the pairs' chosen sides, tokens",
+    "dpo/rejected_length": "mean length of the pairs' rejected sides, tokens",
+    "dpo/length_gap": "mean over pairs of the length of chosen - of rejected, tokens",
+    "dpo/rows": "rows of a fixed preference set",
+    "dpo/rows_identical": "rows left out because chosen and rejected are the same, as text or as tokens",
+    "dpo/rows_unknown": "rows left out because the tokenizer has no token for some of their text",
+    "dpo/rows_too_long": (
+        "rows left out because one side, end token included, is longer than rollout.max_completion_tokens, or the "
+        "whole than the model's context; nothing is cut"
+    ),
     "imitation/logp": "mean log-probability of the imitated completions' tokens, at temperature 1",
     "imitation/passes": "passes over the imitated completions so far",
     "imitation/num_completions": "distinct completions to imitate",

@@ -6,20 +6,24 @@ there are any, are as many as an online run draws in the same number of updates,
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from algorithms.axes.batch import Batch, Totals
 from algorithms.axes.imitation import AcceptedSamples, GoldSolutions, Imitation
+from bench import kept, processes
+from bench.budget import completions_per_update
+from bench.checkpoint import weights_digest
 from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
-from bench.learner import Cast, Made, backward, microbatches, own_parts
+from bench.kept import Kept, Maker
+from bench.learner import Cast, backward, microbatches, own_parts
 from bench.models import LanguageModel
 from bench.offline import (
     OFFLINE_TEMPERATURE,
-    completions_per_update,
     coverage,
     pass_order,
     rounds,
@@ -32,6 +36,9 @@ from bench.prompting import encode_prompts
 from bench.rollout import Graded, Group, NothingToLearn, Sampler
 from bench.sharding import within
 from tasks.parts.problem import Problem
+
+FOLDER = "samples"
+"""Folder of a run's directory that holds the accepted samples."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,22 @@ class Material:
 class ImitationLearner:
     """Objectives that imitate given completions; the policy is the only model in memory."""
 
-    def __init__(self, run: Run, objective: Imitation, cast: Cast, sampler: Sampler, instruments: Instruments) -> None:
+    def __init__(
+        self,
+        run: Run,
+        objective: Imitation,
+        cast: Cast,
+        sampler: Sampler,
+        instruments: Instruments,
+        directory: Path | None = None,
+    ) -> None:
+        """
+        Args:
+            directory: the run's, in which accepted samples are kept, so that no resume samples again; None keeps none.
+        """
         self.run, self.objective, self.cast = run, objective, cast
         self.sampler, self.instruments = sampler, instruments
+        self.directory = directory
         self.device = torch.device(run.device)
         self.examples: list[Example] = []
         self.found: dict[str, float] = {}
@@ -78,24 +98,27 @@ class ImitationLearner:
                 problems = [problem for own in rounds(self.run) for problem in own]
                 material = worked_solutions(self.run, self.cast.policy, problems)
             case AcceptedSamples() as source:
-                groups = sample_all(self.run, self.cast, self.sampler, self.instruments)
-                material = accepted_samples(self.run, source, groups)
+                material = self._accepted(source)
         self.examples, self.found = material.examples, {**material.found, **coverage(self.run)}
 
-    @property
-    def made(self) -> str | None:
-        """All is made at the start."""
-        return "start" if self.examples else None
-
-    def put_down(self) -> Made:
-        """All that is imitated, and the metrics of how it was found."""
-        examples = [[one.prompt_ids, one.token_ids] for one in self.examples]
-        return Made({"examples": examples, "found": self.found}, {})
-
-    def take_up(self, made: Made) -> None:
-        """Imitate what an earlier attempt gathered."""
-        self.examples = [Example(tuple(prompt), tuple(ids)) for prompt, ids in made.values["examples"]]
-        self.found = made.values["found"]
+    def _accepted(self, source: AcceptedSamples) -> Material:
+        """The accepted samples: those that an earlier attempt kept, where run and policy are the same."""
+        folder = None if self.directory is None else self.directory / FOLDER
+        maker = None if folder is None else Maker(self.run.id, weights_digest(self.cast.policy.network))
+        found = processes.from_main(lambda: None if folder is None else kept.read(folder, 0))
+        if found is not None and found[1] == maker:
+            record = found[0]
+            columns = (record.texts["prompt_ids"], record.texts["token_ids"])
+            return Material([Example(*row) for row in zip(*columns, strict=True)], dict(record.about["found"]))
+        groups = sample_all(self.run, self.cast, self.sampler, self.instruments)
+        material = accepted_samples(self.run, source, groups)
+        if folder is not None and maker is not None:
+            names = ("prompt_ids", "token_ids")
+            texts = {name: [getattr(example, name) for example in material.examples] for name in names}
+            if processes.is_main():
+                kept.write(folder, 0, Kept(texts, {"found": material.found}), maker)
+            processes.barrier()
+        return material
 
     def advance(self) -> Iterator[dict[str, Any]]:
         """One optimizer step on the next completions."""

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.config import Reward, Rollout, Run
+from bench.budget import num_rollouts
+from bench.config import Reward, Run
 from bench.instruments import Instruments
 from bench.learner import Cast
 from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
@@ -19,21 +20,13 @@ OFFLINE_TEMPERATURE = 1.0
 def rounds(run: Run) -> list[list[Problem]]:
     """The prompts that an online run of this budget goes through, round by round, without dynamic sampling."""
     stream = PromptStream(run.task, run.seed, run.rollout.prompts)
-    return [stream.round(index) for index in range(_num_rounds(run))]
+    return [stream.round(index) for index in range(num_rollouts(run))]
 
 
-def coverage(run: Run) -> dict[str, float]:
-    """How much of a finite training split those rounds go through, as metrics."""
-    return PromptStream(run.task, run.seed, run.rollout.prompts).coverage(_num_rounds(run))
-
-
-def _num_rounds(run: Run) -> int:
-    return run.budget.updates // (run.rollout.updates_per_rollout * run.rollout.epochs)
-
-
-def completions_per_update(rollout: Rollout) -> int:
-    """Completions that one update of an online run passes through the loss."""
-    return max(1, rollout.prompts * rollout.group_size // rollout.updates_per_rollout)
+def coverage(run: Run, rollouts: int | None = None) -> dict[str, float]:
+    """How much of a finite training split the first `rollouts` of them go through, as metrics; None is all."""
+    count = num_rollouts(run) if rollouts is None else rollouts
+    return PromptStream(run.task, run.seed, run.rollout.prompts).coverage(count)
 
 
 def sample_all(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments) -> list[Group]:
@@ -42,12 +35,27 @@ def sample_all(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments)
     Raises:
         NothingToLearn: no completion could be scored.
     """
+    return sample_rollouts(run, cast, sampler, instruments, range(num_rollouts(run)))
+
+
+def sample_rollouts(
+    run: Run, cast: Cast, sampler: Sampler, instruments: Instruments, rollouts: Sequence[int]
+) -> list[Group]:
+    """Sample the prompts of some of an online run's rollouts, given by number, with the policy as it is.
+
+    Raises:
+        NothingToLearn: no completion could be scored.
+    """
     groups: list[Group] = []
-    for index, problems in enumerate(rounds(run)):
-        # Memory is the same in every round, so it is counted in one, whose slower seconds hardly show among all.
-        instruments.memory.metering = index == 0 and run.meter.every > 0
-        groups += sampler.groups(cast.policy, problems, index)
-    instruments.memory.metering = False
+    stream = PromptStream(run.task, run.seed, run.rollout.prompts)
+    metered = instruments.memory.metering
+    for index in rollouts:
+        if rollouts[0] == 0:
+            # Memory is the same in every rollout, so before the first update it is counted in one, whose slower seconds
+            # hardly show among all. Between updates it is counted with the update that follows.
+            instruments.memory.metering = index == 0 and run.meter.every > 0
+        groups += sampler.groups(cast.policy, stream.round(index), index)
+    instruments.memory.metering = metered
     sampler.warn(groups)
     if not any(member.scorable for group in groups for member in group.members):
         if not any(group.labelled for group in groups):

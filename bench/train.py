@@ -20,6 +20,7 @@ from bench.casting import critic_record, make_cast, make_learner, own_memory
 from bench.catalog import load_preset
 from bench.checkpoint_folder import NoRoom
 from bench.config import Run
+from bench.config_preference import fixed_pairs
 from bench.decoder_weights import decodes_natively
 from bench.dialect import ConfigError
 from bench.engines import LOG, EngineFailed, EngineMismatch, check_installed, engine_of, engine_record, probe
@@ -27,6 +28,7 @@ from bench.evaluation.driver import Plan, evaluate, pass_at_1
 from bench.evaluations import copy_evaluation, evaluate_final, prepare, start_evaluations, write_overlap
 from bench.generate import ContextTooSmall, Generator, NotFinite
 from bench.instruments import Instruments
+from bench.kept import RoundLost
 from bench.learner import Learner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock, device_clock, throughput
@@ -36,6 +38,7 @@ from bench.moved import Unmoved, changed_share, sample_of, unmoved_sentence
 from bench.optimize import Diverged
 from bench.origin import refuse_unusable
 from bench.policy import reads_packed
+from bench.preference_tokens import PairsUnavailable, fetched
 from bench.prepare import PreparationFailed, Start, starting_model
 from bench.progress import progress
 from bench.provenance import optimizer_readback, provenance
@@ -60,6 +63,8 @@ ENDED_BY_A_SENTENCE = (
     RewardMistake,
     NoRoom,
     Unmoved,
+    PairsUnavailable,
+    RoundLost,
 )
 """Failures whose message says what to change; a traceback would add nothing."""
 
@@ -122,9 +127,10 @@ def execute(run: Run, directory: Path) -> store.Status:
                 prepare([run])
             with processes.joined(run.parallel.processes, run.device), ExitStack() as opened:
                 job = set_up(run, directory, attempt, opened)
-                resumed = resume.take_up(job.saved)
-                train(job, resumed)
-                finish(job, resumed)
+                final = go_on(job)
+                if final is None:
+                    train(job)
+                finish(job, final)
         return _end(run, directory, attempt, "finished")
     except (Diverged, NotFinite) as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
@@ -156,6 +162,9 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
     """
     opened = opened or ExitStack()
     check_installed(run)
+    source = fixed_pairs(run.objective)
+    if source is not None:
+        fetched(source)  # a hub that cannot be reached is told before a model is loaded and evaluated
     torch.set_num_threads(run.threads)
     if processes.is_main():
         _write_known(run, directory)
@@ -218,15 +227,19 @@ def _write_known(run: Run, directory: Path) -> None:
     store.write_json(directory / "formula.json", formula)
 
 
-def train(job: Job, resumed: resume.Resumed) -> None:
+def go_on(job: Job) -> dict[str, Any] | None:
+    """Start, or take up the newest point that is whole; what is known of the final model where all is trained."""
+    folder = resume.newest(job.saved)
+    if not resume.is_final(folder):
+        # Before a checkpoint's weights are there: what is made at the start is made by the starting policy.
+        job.learner.prepare()
+        _record_time(job, update=0, metered=False)
+    return resume.take_up(job.saved, folder)
+
+
+def train(job: Job) -> None:
     """All updates of the budget that are left: learn, record, validate, save."""
     run, learner, counters = job.run, job.learner, job.learner.cast.progress
-    if resumed.final is not None:
-        return
-    if not resumed.prepared:
-        learner.prepare()
-        _record_time(job, update=0, metered=False)
-        resume.save_prepared(job.saved)
     for record in store.read_jsonl(job.directory / "metrics.jsonl").records:
         job.live.watch.see(record)
     label = f"{run.algorithm} seed {run.seed}"
@@ -304,9 +317,9 @@ def _together(job: Job, work: Callable[[Generator], Result]) -> Result:
         return processes.with_help(job.generate, job.policy, work)
 
 
-def finish(job: Job, resumed: resume.Resumed) -> None:
+def finish(job: Job, known: dict[str, Any] | None) -> None:
     """The final model by the run's rule, its one evaluation on the test split, its card, and the sums of the meters."""
-    run, policy, known = job.run, job.policy, resumed.final
+    run, policy = job.run, job.policy
     chosen = job.learner.cast.progress.update if known is None else known["chosen"]
     if known is None and run.validation.select == "validation":
         checkpoint.load_weights(policy, job.saved.checkpoints / job.saved.best.name)

@@ -181,7 +181,7 @@ def work(channel: Channel, job: dict[str, Any], sampler: Sampler, tools: Instrum
 
 def write_pairs(learner: Any, path: Path) -> None:
     """The pairs that were made, as token ids, for the other side to train on."""
-    pairs = [[p.prompt_ids, p.chosen.completion.token_ids, p.rejected.completion.token_ids] for p in learner.pairs]
+    pairs = [[p.prompt_ids, p.chosen, p.rejected] for p in learner.pairs]
     path.write_text(json.dumps(pairs))
 
 

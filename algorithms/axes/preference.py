@@ -1,7 +1,8 @@
 """The preference family: pairs of graded samples and a loss on them (DPO and its relatives)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -113,17 +114,30 @@ class ChosenLikelihood:
 
 @knobs
 class GradedPairs:
-    """Pairs from graded samples of the starting policy: reward above against below the mean of the usable samples.
+    """Pairs from graded samples of the policy: reward above against below the mean of the usable samples.
 
     For a 0/1 reward this is correct against wrong. A tie never makes a pair. Both sides must have ended by themselves
     unless told otherwise: a truncated reject teaches "stop", not "be right". Both lists are shuffled and zipped, the
     shorter one cycled (IRPO, 2404.19733, section 2); identical texts enter once.
     """
 
+    samples: ClassVar[bool] = True
     max_pairs_per_prompt: Annotated[int, Field(ge=1)] = 8
     """Keeps easy prompts from dominating; half the group size matches an online run's gradient tokens."""
     require_termination: bool = True
     """Leave truncated completions out of pairs."""
+    rounds: Annotated[int, Field(ge=1)] = 1
+    """1 is offline: all is sampled from the starting policy. More is iterative: the budget's prompts and updates are
+    split evenly, and each round samples from the policy as it then is, which becomes the reference (2404.19733)."""
+    keep_optimizer: bool = False
+    """Keep the optimizer's moments at a new round. Otherwise they are forgotten, as where every round is a training of
+    its own (2404.19733, section 3.1). The schedule of the learning rate runs over the whole budget either way."""
+    length_match: bool = False
+    """Give each chosen sample the rejected one of nearest length in place of a random one, so that length itself is not
+    what is learnt (our control; 2403.19159 shows the bias)."""
+    gold_solution: bool = False
+    """Where every sample of a prompt is wrong, the task's worked solution is the chosen side (2404.19733, first
+    version); no longer a policy's own text, so off in a pure on-policy baseline."""
 
     def split(
         self, reward: Float[Tensor, "members"], terminated: Bool[Tensor, "members"]
@@ -140,26 +154,71 @@ class GradedPairs:
         rejected = [member for member, value in usable.items() if value < mean - tie]
         return chosen, rejected
 
+    def couples(self, chosen: Sequence[int], rejected: Sequence[int]) -> list[tuple[int, int]]:
+        """Which chosen sample meets which rejected one, by position, given both sides' lengths in shuffled order."""
+        count = min(self.max_pairs_per_prompt, max(len(chosen), len(rejected)))
+        if not self.length_match:
+            return [(i % len(chosen), i % len(rejected)) for i in range(count)]
+        found: list[tuple[int, int]] = []
+        left: list[int] = []
+        for i in range(count):
+            left = left or list(range(len(rejected)))
+            length = chosen[i % len(chosen)]
+            nearest = min(left, key=lambda j: (abs(rejected[j] - length), j))
+            left = [j for j in left if j != nearest]
+            found.append((i % len(chosen), nearest))
+        return found
+
     def formula(self) -> str:
         ending = "both terminated" if self.require_termination else "truncated ones allowed"
-        return f"reward above against below the group mean, at most {self.max_pairs_per_prompt} a prompt, {ending}"
+        parts = [f"reward above against below the group mean, at most {self.max_pairs_per_prompt} a prompt, {ending}"]
+        if self.length_match:
+            parts.append("lengths matched")
+        if self.gold_solution:
+            parts.append("worked solution chosen where all are wrong")
+        if self.rounds > 1:
+            parts.append(f"{self.rounds} rounds, the policy at the start of each its reference")
+        return ", ".join(parts)
+
+
+@knobs
+class FixedPairs:
+    """Pairs of a preference data set that was there before the run, in TRL's formats; nothing is sampled for training.
+
+    The reference is the starting policy.
+    """
+
+    samples: ClassVar[bool] = False
+    rounds: ClassVar[int] = 1
+    path: Annotated[str, Field(min_length=1)]
+    """Name on the hub, a file (.jsonl, .json, .csv, .parquet) or a folder that holds the split's files."""
+    split: str = "train"
+    """Split on the hub, or the beginning of the files' names in a folder."""
+    config: str | None = None
+    """Configuration of a data set on the hub, where it has several."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+
+    def formula(self) -> str:
+        return f"chosen against rejected of {self.path} ({self.split}), the starting policy the reference"
 
 
 @knobs
 class Preference:
-    """mean over pairs of loss(log-ratios) + likelihood term, on pairs made once from the starting policy's samples."""
+    """mean over pairs of loss(log-ratios) + likelihood term, on pairs that are there before a round's first update."""
 
     loss_function: Annotated[Sigmoid | SigmoidNorm | Ipo, Field(discriminator="kind")]
     """The loss of a pair, given both sides' log-ratios to the reference."""
     likelihood: Annotated[NoLikelihood | ChosenLikelihood, Field(discriminator="kind")] = NoLikelihood()
     """Whether the chosen side's likelihood is held up."""
-    pairing: GradedPairs
-    """How graded samples become pairs."""
+    pairing: Annotated[GradedPairs | FixedPairs, Field(discriminator="kind")]
+    """Where pairs come from: graded samples, or a data set."""
 
     @property
     def needs(self) -> Needs:
-        """Groups of samples to pair, and the reference's log-probabilities."""
-        return Needs(critic=False, reference=True, groups=True)
+        """The reference's log-probabilities, and groups of graded samples where pairs are made of them."""
+        sampled = self.pairing.samples
+        return Needs(critic=False, reference=True, groups=sampled, reward=sampled, samples=sampled)
 
     def loss(self, batch: PairBatch, totals: PairTotals) -> LossParts:
         """A microbatch's share of the step's loss: sums over its pairs divided by the step's totals."""

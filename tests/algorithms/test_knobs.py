@@ -20,6 +20,7 @@ from algorithms.axes.penalty import LossKL, NoPenalty, Penalty, RewardKL
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import (
     ChosenLikelihood,
+    FixedPairs,
     GradedPairs,
     Ipo,
     NoLikelihood,
@@ -49,7 +50,8 @@ ONLINE = (
     Truncation,
     Value,
 )
-OFFLINE = [Sigmoid, SigmoidNorm, Ipo, NoLikelihood, ChosenLikelihood, GradedPairs, GoldSolutions, AcceptedSamples]
+LOSSES = [Sigmoid, SigmoidNorm, Ipo, NoLikelihood, ChosenLikelihood]
+OFFLINE = [*LOSSES, GradedPairs, FixedPairs, GoldSolutions, AcceptedSamples]
 COMPONENTS = [cls for union in ONLINE for cls in get_args(union)] + OFFLINE + list(get_args(Objective))
 
 

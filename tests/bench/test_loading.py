@@ -97,7 +97,7 @@ def test_a_replaced_task_or_family_takes_nothing_over(run_yaml: Path) -> None:
     assert run.dump()["model"]["kind"] == "pretrained"
     assert _mistakes("objective=preference") == [
         "objective.loss_function: missing, must be sigmoid, sigmoid_norm or ipo",
-        "objective.pairing: missing, must be graded_pairs",
+        "objective.pairing: missing, must be graded_pairs or fixed_pairs",
     ]
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import checkpoint, checkpoint_folder, resume, store, train
+from bench import checkpoint, checkpoint_folder, kept, resume, store, train
 from bench.cli import app
 from bench.config import Run
 from bench.loading import build_run, nested
@@ -157,9 +157,9 @@ def test_pairs_that_were_made_before_the_first_checkpoint_are_not_made_again(
 ) -> None:
     run = tiny_run("dpo", **{"checkpoint.every": 2})
     assert execute(run, tmp_path / "straight").state == "finished"
-    stopping(resume, "save_prepared", 1)
+    stopping(kept, "write", 1)
     assert execute(run, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr("bench.learn_pairs.PairLearner.prepare", no_step)
+    monkeypatch.setattr("bench.learn_pairs.PairLearner._made", no_step)
     assert execute(run, tmp_path / "stopped").state == "finished"
     same(tmp_path / "straight", tmp_path / "stopped")
 

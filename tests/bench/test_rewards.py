@@ -15,14 +15,15 @@ from bench.generate import Completion
 from bench.glossary import METRICS
 from bench.instruments import Instruments
 from bench.learn_imitation import ImitationLearner
-from bench.learn_pairs import PairLearner, all_pairs_of, pairs_of
+from bench.learn_pairs import PairLearner
 from bench.learner import Learner
 from bench.memory import MemoryMeter
 from bench.meter import PhaseClock
 from bench.models import LanguageModel, create_tiny
+from bench.offline import rounds
+from bench.pairs import pairs_of
 from bench.rewards import Rewarder, Sample, Worth
 from bench.rollout import Graded, Group, NothingToLearn, Sampler, unscorable_line
-from bench.seeding import stream_key, uniforms
 from bench.store import read_run
 from bench.train import execute
 from tasks.chain_sum import ChainSum
@@ -209,10 +210,15 @@ def test_the_truth_is_logged_beside_the_noise(algorithm: str, tiny_run: MakeRun)
 
 
 def test_pairs_and_accepted_samples_are_by_the_noisy_bit(tiny_run: MakeRun) -> None:
-    learner, _ = learner_of(tiny_run("dpo", **OFFLINE, **NOISE))
+    run = tiny_run("dpo", **OFFLINE, **NOISE)
+    learner, sampler = learner_of(run)
     learner.prepare()
     assert isinstance(learner, PairLearner)
-    sides = [(pair.chosen, pair.rejected) for pair in learner.pairs]
+    sides: list[tuple[Graded, Graded]] = []
+    for i, group in enumerate(sampler.groups(learner.cast.policy, rounds(run)[0], 0)):
+        said = {member.completion.token_ids: member for member in reversed(group.members)}
+        pairs = pairs_of(run, run.objective.pairing, group, i)  # type: ignore[union-attr]
+        sides += [(said[pair.chosen], said[pair.rejected]) for pair in pairs if pair in learner.pairs]
     assert all(chosen.observed is True and rejected.observed is False for chosen, rejected in sides)
     wrongly = [chosen.grade.correct is False for chosen, _ in sides]
     assert 0 < sum(wrongly) < len(wrongly)
@@ -319,26 +325,6 @@ def test_where_nothing_carries_a_label_the_run_says_so(algorithm: str, tiny_run:
     first = learner.prepare if algorithm == "rft" else lambda: next(learner.advance())
     with pytest.raises(NothingToLearn, match=r"carries a label: raise reward\.sparsity"):
         first()
-
-
-def test_sparsity_of_an_objective_on_pairs_is_a_share_of_its_pairs(tiny_run: MakeRun) -> None:
-    whole, _ = learner_of(tiny_run("dpo", **OFFLINE))
-    whole.prepare()
-    run = tiny_run("dpo", **OFFLINE, **{"reward.sparsity": 0.5})
-    learner, sampler = learner_of(run)
-    learner.prepare()
-    assert isinstance(learner, PairLearner)
-    assert isinstance(whole, PairLearner)
-    kept = [(pair.chosen.text, pair.rejected.text, pair.prompt_ids) for pair in learner.pairs]
-    every = [(pair.chosen.text, pair.rejected.text, pair.prompt_ids) for pair in whole.pairs]
-    assert 0 < len(kept) < len(every)
-    assert set(kept) <= set(every)
-    assert learner.found["reward/labelled_rate"] == len(kept) / len(every)
-    assert learner.found["reward/num_unscorable"] == 0
-    (group,) = sampler.groups(learner.cast.policy, [run.task.generate("train", 0)], 0)  # type: ignore[attr-defined]
-    made = all_pairs_of(run, run.objective.pairing, group, 7)  # type: ignore[union-attr]
-    draws = uniforms([stream_key(run.seed, "pair label", 7)], 0, len(made))[0]
-    assert pairs_of(run, run.objective.pairing, group, 7) == [p for p, d in zip(made, draws, strict=True) if d < 0.5]  # type: ignore[union-attr]
 
 
 def test_the_warning_counts_labelled_completions_alone() -> None:

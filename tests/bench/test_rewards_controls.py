@@ -49,7 +49,7 @@ def learnt(run: Run) -> Any:
     learner = make_learner(run, cast, Sampler(run, run.task, partly_right, instruments), instruments)
     learner.prepare()
     if isinstance(learner, PairLearner):
-        return [(pair.prompt_ids, pair.chosen.text, pair.rejected.text) for pair in learner.pairs]
+        return [(pair.prompt_ids, pair.chosen, pair.rejected) for pair in learner.pairs]
     if isinstance(learner, ImitationLearner):
         return learner.examples
     (record,) = learner.advance()
