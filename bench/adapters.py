@@ -241,18 +241,8 @@ def misfits(run: Run) -> list[str]:
     if run.adapter is None:
         return []
     trained = None if run.adapter.path is None else _trained(run.adapter.path)
-    lines = _no_device(run.adapter)
     network = _skeleton(run)
-    return lines if network is None else [*lines, *unfit(network, run.adapter, trained)]
-
-
-def _no_device(lora: Lora) -> list[str]:
-    if lora.quantization == "none" or torch.cuda.is_available():
-        return []
-    return [
-        f"adapter.quantization: {lora.quantization} given, but torch sees no CUDA device here; give "
-        "adapter.quantization=none"
-    ]
+    return [] if network is None else unfit(network, run.adapter, trained)
 
 
 def _skeleton(run: Run) -> PreTrainedModel | None:

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from bench import checkpoint, processes, store
-from bench.adapted_weights import adapted_layers
+from bench.adapted_weights import adapted_layers, held
 from bench.adapters import adapter_record
 from bench.alarms import Watch, alarms_of, as_records
 from bench.casting import make_cast, make_learner
@@ -164,7 +164,7 @@ def set_up(run: Run, directory: Path, attempt: int, opened: ExitStack | None = N
         instruments.memory.own("critic", cast.critic)
         instruments.memory.own("optimizer", cast.critic_optimizer)
     # Last: what others share with the policy, such as the base of an adapter, is the policy's.
-    instruments.memory.own("policy", cast.policy.network)
+    instruments.memory.own("policy", held(cast.policy.network))
     sampler = Sampler(run, run.task, generate, instruments, directory / "reward_failures.jsonl")
     learner = make_learner(run, cast, sampler, instruments)
     optimizers = {"policy": optimizer_readback(cast.optimizer)}
