@@ -50,7 +50,8 @@ def trained(network: nn.Module) -> list[nn.Parameter]:
 
 def held(network: nn.Module) -> list[Tensor]:
     """Every tensor that the network keeps: parameters, buffers, and the scales of quantised weights."""
-    states = [m.weight.quant_state for m in network.modules() if is_quantised(m) and not is_adapted(m)]
+    layers: list[Any] = [module for module in network.modules() if is_quantised(module)]
+    states = [layer.weight.quant_state for layer in layers]
     scales = [number for state in states for number in (state, state.state2) if number is not None]
     tensors = [tensor for scale in scales for tensor in vars(scale).values() if isinstance(tensor, Tensor)]
     return [*network.parameters(), *network.buffers(), *tensors]

@@ -7,6 +7,7 @@ begin with the same numbers, whatever the algorithm.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -203,6 +204,18 @@ def reference_of(network: Network, lora: Lora) -> Network:
     if lora.reference == "base":
         return without_adapter(network)
     return sharing_base(network).requires_grad_(False)
+
+
+def adapted_copy(network: Network, lora: Lora, seed: int, name: str) -> Network:
+    """A second network with an adapter of its own that is trained, such as a critic's trunk. Where the first has an
+    adapter too, both lie over the same base weights, which neither trains; otherwise the base is copied.
+
+    Args:
+        lora: the second adapter's knobs, which need not be the first's.
+        name: whose adapter it is; its draws are others than those of the first.
+    """
+    base = without_adapter(network) if adapted_layers(network) else deepcopy(network)
+    return adapted(base, lora, seed, name)
 
 
 @contextmanager
