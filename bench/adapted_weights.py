@@ -48,6 +48,15 @@ def trained(network: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
+def held(network: nn.Module) -> list[Tensor]:
+    """Every tensor that the network keeps: parameters, buffers, and the scales of quantised weights."""
+    layers: list[Any] = [module for module in network.modules() if is_quantised(module)]
+    states = [layer.weight.quant_state for layer in layers]
+    scales = [number for state in states for number in (state, state.state2) if number is not None]
+    tensors = [tensor for scale in scales for tensor in vars(scale).values() if isinstance(tensor, Tensor)]
+    return [*network.parameters(), *network.buffers(), *tensors]
+
+
 def base_layer(module: nn.Module) -> Any:
     """The layer itself, without the adapter around it."""
     return module.base_layer if is_adapted(module) else module
@@ -60,7 +69,7 @@ def base_weight(module: nn.Module) -> Tensor:
         return layer.weight
     from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports]
 
-    return dequantize_4bit(layer.weight.data, layer.weight.quant_state).to(layer.compute_dtype or torch.float32)
+    return dequantize_4bit(layer.weight.data, layer.weight.quant_state)
 
 
 @torch.no_grad()

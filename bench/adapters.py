@@ -7,6 +7,7 @@ begin with the same numbers, whatever the algorithm.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -205,6 +206,18 @@ def reference_of(network: Network, lora: Lora) -> Network:
     return sharing_base(network).requires_grad_(False)
 
 
+def adapted_copy(network: Network, lora: Lora, seed: int, name: str) -> Network:
+    """A second network with an adapter of its own that is trained, such as a critic's trunk. Where the first has an
+    adapter too, both lie over the same base weights, which neither trains; otherwise the base is copied.
+
+    Args:
+        lora: the second adapter's knobs, which need not be the first's.
+        name: whose adapter it is; its draws are others than those of the first.
+    """
+    base = without_adapter(network) if adapted_layers(network) else deepcopy(network)
+    return adapted(base, lora, seed, name)
+
+
 @contextmanager
 def as_reference(network: PreTrainedModel, lora: Lora | None) -> Iterator[None]:
     """Inside, a network that has not been trained yet computes as its reference: without its adapter, if the run asks
@@ -241,18 +254,8 @@ def misfits(run: Run) -> list[str]:
     if run.adapter is None:
         return []
     trained = None if run.adapter.path is None else _trained(run.adapter.path)
-    lines = _no_device(run.adapter)
     network = _skeleton(run)
-    return lines if network is None else [*lines, *unfit(network, run.adapter, trained)]
-
-
-def _no_device(lora: Lora) -> list[str]:
-    if lora.quantization == "none" or torch.cuda.is_available():
-        return []
-    return [
-        f"adapter.quantization: {lora.quantization} given, but torch sees no CUDA device here; give "
-        "adapter.quantization=none"
-    ]
+    return [] if network is None else unfit(network, run.adapter, trained)
 
 
 def _skeleton(run: Run) -> PreTrainedModel | None:

@@ -9,7 +9,7 @@ import torch
 from algorithms.axes.imitation import Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import Preference
-from bench.adapted_weights import trained
+from bench.adapted_weights import held, trained
 from bench.adapters import reference_of
 from bench.checkpoint import weights_digest
 from bench.compute import enable_checkpointing
@@ -82,7 +82,7 @@ def own_memory(cast: Cast, memory: MemoryMeter) -> None:
         memory.own("critic", cast.critic)
         memory.own("optimizer", cast.critic_optimizer)
     # Last: what others share with the policy, such as the base of an adapter, is the policy's.
-    memory.own("policy", cast.policy.network)
+    memory.own("policy", held(cast.policy.network))
 
 
 def critic_record(run: Run, cast: Cast) -> dict[str, Any] | None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from bench.checks_objective import dead_knob
 from bench.config import PretrainedModel, Run, local_path
-from bench.config_adapter import Lora
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -31,7 +30,11 @@ def adapter_mistakes(run: Run) -> Iterator[str]:
             "parallel.strategy: fsdp given with an adapter, whose base would be gathered for every pass and never "
             "trained; give parallel.strategy=ddp, or adapter=null"
         )
-    yield from _quantization(run, adapter)
+    if adapter.quantization != "none" and find_spec("bitsandbytes") is None:
+        yield (
+            f"adapter.quantization: {adapter.quantization} given, and the package bitsandbytes, which it is computed "
+            "with, is not installed here: `pip install bitsandbytes`, or give adapter.quantization=none"
+        )
 
 
 def _folder(run: Run, path: str) -> Iterator[str]:
@@ -49,13 +52,3 @@ def _folder(run: Run, path: str) -> Iterator[str]:
             f'adapter.path: "{path}" given, which was trained on {other}, and model.path is {own}; give '
             f"model.path={other}"
         )
-
-
-def _quantization(run: Run, adapter: Lora) -> Iterator[str]:
-    if adapter.quantization == "none":
-        return
-    given, instead = f"adapter.quantization: {adapter.quantization} given", "give adapter.quantization=none"
-    if run.device == "cpu":
-        yield f"{given} with device=cpu, where it does not run: its kernels are made for CUDA; {instead} or device=cuda"
-    elif find_spec("bitsandbytes") is None:
-        yield f"{given}, and the package bitsandbytes is not installed here: install it, or {instead}"

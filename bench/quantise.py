@@ -25,6 +25,8 @@ def quantise(network: PreTrainedModel, layers: Mapping[str, nn.Module], precisio
         weight = layer.weight.detach().cpu()
         packed.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=packed)
         packed.bias = bias
+        # Without gradients some CPUs would repack the weights in place, for a product that has no backward pass.
+        packed.support_avx512bf16_for_cpu = False
         parent, _, own = name.rpartition(".")
         setattr(network.get_submodule(parent), own, packed.to(device))
     setattr(network, "is_loaded_in_4bit", True)  # peft asks this before it looks at a layer

@@ -1,6 +1,7 @@
 """Adapters: where they begin, what they train, what they are measured against, and that the base never moves."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,21 @@ from bench.adapted_weights import (
     named_weights,
     plain_copy,
     plain_state,
-    sharing_base,
     state_digest,
     trained,
 )
 from bench.adapter_files import save_adapter
-from bench.adapters import adapted, as_reference, linear_layers
+from bench.adapters import adapted, adapted_copy, as_reference, linear_layers
 from bench.casting import make_cast
-from bench.checkpoint import save_model, weights_digest
+from bench.checkpoint import restore, save, save_model, weights_digest
 from bench.config import Run, TinyModel
 from bench.config_adapter import Lora
 from bench.decoder_weights import decoder_weights, decodes_natively
 from bench.generate import sample
 from bench.loading import build_run, change, nested
 from bench.memory import MemoryMeter
-from bench.models import LanguageModel, ModelUnavailable, create_tiny
-from bench.policy import Sequences, reads_packed, token_logps
+from bench.models import Critic, LanguageModel, ModelUnavailable, create_tiny
+from bench.policy import Sequences, reads_packed, token_logps, token_values
 from bench.prepare import start_content, starting_model
 from bench.seeding import generator, stream_key
 from bench.vllm_link import SharedWeights
@@ -40,8 +40,13 @@ SIZE = TinyModel(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64
 PROMPTS, COMPLETIONS = [[3, 4, 5], [3, 4, 5], [6, 7]], [[8, 9, 1], [4], [5, 6, 7, 8]]
 
 
+@cache
+def alphabet() -> str:
+    return run_of().alphabet
+
+
 def tiny(seed: int = 0) -> LanguageModel:
-    return create_tiny(SIZE, run_of().alphabet, seed)
+    return create_tiny(SIZE, alphabet(), seed)
 
 
 def run_of(algorithm: str = "grpo", **knobs: Any) -> Run:
@@ -243,15 +248,45 @@ def test_a_saved_model_is_merged_and_its_adapter_loads_through_peft_on_the_base(
     assert torch.equal(logps(again), logps(model.network))
 
 
+def test_a_checkpoint_of_an_adapter_holds_no_base_and_is_put_back_on_the_same_base_alone(tmp_path: Path) -> None:
+    run = run_of("grpo", **{"adapter.rank": 4})
+    cast = make_cast(run, starting_model(run).model)
+    token_logps(cast.policy.network, Sequences.of(PROMPTS, COMPLETIONS, 0), 1.0).sum().backward()
+    cast.optimizer.step()
+    folder = save(tmp_path, cast, keep=1, extra={"best": 1})
+    size = sum(parameter.numel() for parameter in trained(cast.policy.network)) * 4
+    assert size < sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 4 * size
+    other = make_cast(run, starting_model(run).model)
+    assert restore(folder, other) == {"best": 1}
+    assert weights_digest(other.policy.network) == weights_digest(cast.policy.network)
+    moments = [cast_.optimizer.state_dict()["state"] for cast_ in (cast, other)]
+    assert all(torch.equal(moments[0][i]["exp_avg"], moments[1][i]["exp_avg"]) for i in moments[0])
+    elsewhere = change(run, {"seed": 1})
+    with pytest.raises(ModelUnavailable, match="its adapter was trained on another base than the run starts from now"):
+        restore(folder, make_cast(elsewhere, starting_model(elsewhere).model))
+
+
 def test_a_critic_may_share_the_base_or_take_all_weights_with_it() -> None:
     network = moved(adapted(tiny().network, Lora(rank=4), 0, "policy"))
-    whole, sharing = plain_copy(network), sharing_base(network)
+    whole, sharing = plain_copy(network), adapted_copy(network, Lora(rank=2), 0, "critic")
     torch.testing.assert_close(logps(whole), logps(network), rtol=0, atol=1e-5)
     assert len(trained(whole)) == len(list(tiny().network.parameters()))
     assert not {p.data_ptr() for p in whole.parameters()} & {p.data_ptr() for p in network.parameters()}
     base = {p.data_ptr() for p in network.parameters() if not p.requires_grad}
     assert base == {p.data_ptr() for p in sharing.parameters() if not p.requires_grad}
-    assert not {p.data_ptr() for p in trained(sharing)} & {p.data_ptr() for p in trained(network)}
+    before = logps(network)
+    critic = Critic(sharing)
+    assert len(trained(critic)) == len(adapter_parameters(sharing)) + 1, "its head as well"
+    moved(sharing, 1)
+    critic.head.weight.data.fill_(0.1)
+    token_values(critic, Sequences.of(PROMPTS, COMPLETIONS, 0)).sum().backward()
+    assert all(p.grad is not None for p in trained(critic))
+    assert all(p.grad is None for p in network.parameters())
+    assert torch.equal(logps(network), before)
+    bare = tiny().network
+    assert not {p.data_ptr() for p in adapted_copy(bare, Lora(), 0, "critic").parameters()} & {
+        p.data_ptr() for p in bare.parameters()
+    }, "weights that the policy trains are its own"
 
 
 def test_layers_of_gpt2_are_adapted_too_without_a_warning(tmp_path: Path) -> None:

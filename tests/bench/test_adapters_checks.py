@@ -1,6 +1,7 @@
 """Mistakes about adapters: named before training, with what would be right."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def reshape(end: str, rows: int | None, more: str = "") -> Callable[[Path], None
         ({"adapter.rank": 0}, "adapter.rank: 0 given, must be a whole number, at least 1"),
         ({"adapter.targets": []}, "adapter.targets:"),
         ({"adapter.reference": "base"}, "without adapter.path the starting policy is the base, so it could not act"),
-        ({"adapter.quantization": "nf4"}, "nf4 given with device=cpu, where it does not run"),
+        ({"adapter.quantization": "int3"}, 'adapter.quantization: "int3" given, must be none or nf4'),
         ({"adapter.path": "nowhere"}, 'adapter.path: "nowhere" given, but there is no such folder here'),
         (
             {"parallel.processes": 2, "parallel.strategy": "fsdp", "meter.every": 0},
@@ -167,3 +168,9 @@ def test_a_configuration_that_is_not_that_of_the_weights_is_refused(trained: Pat
     network = create_tiny(BASE, run_of().alphabet, 0).network
     with pytest.raises(ModelUnavailable, match=r"adapter_config\.json and weights are not of one adapter"):
         adapted(network, Lora(path=str(trained)), 0, "policy")
+
+
+def test_four_bits_without_their_package_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(ConfigError, match="nf4 given, and the package bitsandbytes, which it is computed with"):
+        run_of(**{"adapter.quantization": "nf4"})
