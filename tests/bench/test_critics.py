@@ -290,3 +290,21 @@ def test_obj_35_the_numbers(make_run: MakeRun) -> None:
         assert isinstance(objective, PolicyGradient)
         torch.testing.assert_close(objective.credit(rollout).advantage, torch.tensor(expected[bootstrap]))
         assert rules[bootstrap] in objective.formula()["advantage"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_explains_what_a_policy_that_stands_still_will_earn(
+    kind: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    """Values are taken before a rollout's update, so each rollout is new to the critic."""
+    knobs: dict[str, Any] = {
+        "optimizer.lr": 1e-12, "budget.updates": 30, "rollout.prompts": 16, "rollout.group_size": 8, "meter.every": 0,
+        "objective.value.clip": None, "objective.penalty.kind": "no_penalty",
+    }  # fmt: skip
+    job, learner = set_up_at(make_run(kind, **knobs), tmp_path)
+    explained: list[float] = []
+    while job.learner.cast.progress.update < 30:
+        explained += [record["value/explained_variance"] for record in learner.advance()]
+    assert abs(explained[0]) < 1e-3
+    assert sum(explained[-5:]) / 5 > 0.04
