@@ -130,8 +130,8 @@ def _linear(weight: Tensor, *, bias: bool) -> nn.Linear:
 
 
 def _rows(network: PreTrainedModel) -> int:
-    """Token ids that the policy may write: the rows of its vocabulary head."""
-    return _weight(network.get_output_embeddings()).shape[0]
+    """Token ids that a policy may write: the rows of its vocabulary head."""
+    return _weight(network.get_output_embeddings() or network.get_input_embeddings()).shape[0]
 
 
 def _weight(layer: nn.Module | None) -> Tensor:

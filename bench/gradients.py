@@ -12,7 +12,6 @@ from bench import checkpoint
 from bench.adapted_weights import trained
 from bench.casting import make_cast
 from bench.config import Run
-from bench.config_critic import Fitting
 from bench.contenders import Contender
 from bench.contributions import Contributions, contributions
 from bench.critics import Critic
@@ -187,9 +186,10 @@ def _casts(contenders: Sequence[Contender], start: LanguageModel) -> list[Cast]:
     return casts
 
 
-def _critic_kind(run: Run) -> str:
+def _critic_kind(run: Run, *left_out: str) -> str:
     """What a critic is, whatever it is fitted with."""
-    return "none" if run.critic is None else run.critic.model_dump_json(exclude=set(Fitting.model_fields))
+    fitting = {"lr", "max_grad_norm", "warmup_updates", *left_out}
+    return "none" if run.critic is None else run.critic.model_dump_json(exclude=fitting)
 
 
 def _load(contenders: Sequence[Contender], casts: Sequence[Cast], folder: Path, trained: Run) -> None:
@@ -200,7 +200,8 @@ def _load(contenders: Sequence[Contender], casts: Sequence[Cast], folder: Path, 
     """
     checkpoint.load_weights(casts[0].policy, folder / "policy")
     for contender, cast in zip(contenders, casts, strict=True):
-        if cast.critic is not None and _critic_kind(contender.run) == _critic_kind(trained):
+        same = _critic_kind(contender.run, "head_init") == _critic_kind(trained, "head_init")
+        if cast.critic is not None and same:
             cast.critic.load_state_dict(load_file(folder / "critic.safetensors"))
 
 

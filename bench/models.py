@@ -195,6 +195,11 @@ def load_trunk(config: PretrainedModel, knob: str) -> tuple[PreTrainedModel, Pre
         raise ModelUnavailable(
             f"{knob}.path: {config.path} is not causal: what it makes of a token depends on later ones"
         )
+    if _has_other_states(network):
+        # The rows of a batch are padded on the left, and padding must not reach what follows.
+        raise ModelUnavailable(
+            f"{knob}.path: {config.path} has layers that are not attention, which padding would reach"
+        )
     return network, tokenizer
 
 

@@ -101,7 +101,7 @@ def test_nothing_is_read_in_the_step(each_online: str, tiny_run: MakeRun) -> Non
     tokens = group_tokens(credit.mask, rollout.group)
     planned(cast.policy.network, sequences.rows(part))
     with FakeTensorMode(allow_non_fake_inputs=True):
-        batch, _ = learner.scorer.batch(part, sequences, rollout, credit, tokens)
+        batch, *_ = learner.scorer.batch(part, sequences, rollout, credit, tokens)
         loss = learner.objective.loss(batch, totals).loss
         loss.backward()
     assert loss.shape == ()

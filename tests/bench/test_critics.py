@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms.axes.batch import Credit, Rollout
+from algorithms.axes.batch import Credit, LossParts, Rollout, Totals, ValueBatch
 from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.value import ValueLoss
 from bench import casting, checkpoint
 from bench.config import Run
 from bench.critics import make_critic
@@ -135,10 +137,20 @@ FREE = {"optimizer.max_grad_norm": 1e9, "critic.max_grad_norm": 1e9}
 def test_a_critic_on_detached_states_leaves_the_policys_gradient_as_it_is(
     kind: str, make_run: MakeRun, tmp_path: Path, kept: Kept
 ) -> None:
-    """Bit for bit: all values are 0 at the start, so the advantages are the same, and nothing else may enter."""
-    expected, _, _ = first_step(make_run("separate", **FREE), tmp_path / "separate", kept)
-    policy, critic, record = first_step(make_run(kind, **FREE), tmp_path / kind, kept)
+    """Bit for bit what it is when the value loss is taken times 0. The head is not 0, or nothing could get through."""
+    run = make_run(kind, **FREE, **KNOWING)
+    with pytest.MonkeyPatch.context() as patch:
+        fit = ValueLoss.__call__
+
+        def nothing(self: ValueLoss, batch: ValueBatch, totals: Totals) -> LossParts:
+            parts = fit(self, batch, totals)
+            return replace(parts, loss=parts.loss * 0)
+
+        patch.setattr(ValueLoss, "__call__", nothing)
+        expected, none, _ = first_step(run, tmp_path / "without", kept)
+    policy, critic, record = first_step(run, tmp_path / "with", kept)
     assert torch.equal(policy, expected)
+    assert torch.count_nonzero(none) == 0
     assert float(policy.norm()) > 1e-4
     assert float(critic.norm()) == pytest.approx(record["value/grad_norm"], rel=1e-4)
     assert record["value/grad_norm"] > 1e-3
@@ -290,3 +302,21 @@ def test_obj_35_the_numbers(make_run: MakeRun) -> None:
         assert isinstance(objective, PolicyGradient)
         torch.testing.assert_close(objective.credit(rollout).advantage, torch.tensor(expected[bootstrap]))
         assert rules[bootstrap] in objective.formula()["advantage"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_explains_what_a_policy_that_stands_still_will_earn(
+    kind: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    """Values are taken before a rollout's update, so each rollout is new to the critic."""
+    knobs: dict[str, Any] = {
+        "optimizer.lr": 1e-12, "budget.updates": 30, "rollout.prompts": 16, "rollout.group_size": 8, "meter.every": 0,
+        "objective.value.clip": None, "objective.penalty.kind": "no_penalty",
+    }  # fmt: skip
+    job, learner = set_up_at(make_run(kind, **knobs), tmp_path)
+    explained: list[float] = []
+    while job.learner.cast.progress.update < 30:
+        explained += [record["value/explained_variance"] for record in learner.advance()]
+    assert abs(explained[0]) < 1e-3
+    assert sum(explained[-5:]) / 5 > 0.04

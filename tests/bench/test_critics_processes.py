@@ -37,10 +37,13 @@ def metrics(folder: Path) -> tuple[dict[str, Any], ...]:
 @pytest.mark.usefixtures("children_find_us")
 def test_every_kind_on_two_processes_equals_one(tiny_run: MakeRun, tmp_path: Path) -> None:
     """Every metric of every update; microbatches of 5 leave an uneven last one."""
-    runs = {
-        kind: tiny_run("ppo", **{"optimizer.microbatch_sequences": 5, "critic.head_init": "normal_reward", **knobs})
-        for kind, knobs in KINDS.items()
-    }
+    common: dict[str, Any] = {
+        "optimizer.microbatch_sequences": 5, "critic.head_init": "normal_reward", "validation.every": 0,
+        "validation.problems": 100, "validation.samples": 4, "evaluation.problems": 1, "evaluation.samples": 2,
+        # Small enough that the value clip never holds a token: whether it does is a yes or no that rounding can turn.
+        "critic.lr": 1e-3,
+    }  # fmt: skip
+    runs = {kind: tiny_run("ppo", **common, **knobs) for kind, knobs in KINDS.items()}
     several: dict[str, Run] = {}
     for kind, run in runs.items():
         several[kind] = change(run, {"parallel.processes": 2})
@@ -56,7 +59,8 @@ def test_every_kind_on_two_processes_equals_one(tiny_run: MakeRun, tmp_path: Pat
             f"{key} at {a['update']}": (a[key], b[key])
             for a, b in zip(one, two, strict=True)
             for key in a
-            if not math.isclose(a[key], b[key], rel_tol=1e-5, abs_tol=1e-5)
+            if a[key] != b[key]
+            and (None in (a[key], b[key]) or not math.isclose(a[key], b[key], rel_tol=1e-5, abs_tol=1e-5))
         }
         assert apart == {}, name
         assert all(record["value/grad_norm"] > 1e-4 for record in one[1:])
