@@ -1,5 +1,4 @@
-"""Score beside verdict, on metrics written by hand: the report shows a reward that is gamed, and only where there is
-one."""
+"""Score beside verdict, on metrics written by hand: a reward that is gamed shows, and a run without one has no page."""
 
 from pathlib import Path
 
