@@ -18,7 +18,7 @@ position = 35
 
 SCORE, VERDICT, ORDERED = "reward_model/mean", "reward/accuracy", "reward_model/pair_accuracy"
 NUM_COLUMNS = 4
-VERDICTS = Style("#4d4d4d", (0, (5, 1.5)), "")
+VERDICTS = Style("#4d4d4d", (0, (1, 1)), "")
 ENDS = 4
 """The first and the last of so many parts of a run are compared."""
 
@@ -31,10 +31,8 @@ def render(runs: Sequence[RunRecord]) -> Page:
 
 def _of_task(looks: Mapping[str, Style], task: str, arms: Sequence[Arm]) -> list[Block]:
     recorded = [arm for arm in arms if any(len(curve(run, SCORE, "updates").x) for run in arm.runs)]
-    table = _table(task, arms)
-    return [Figure(f"reward_model_{slug(task)}", _caption(recorded), partial(_draw, recorded, looks)), table] if (
-        recorded
-    ) else [table]  # fmt: skip
+    figure = Figure(f"reward_model_{slug(task)}", _caption(recorded), partial(_draw, recorded, looks))
+    return [*([figure] if recorded else []), _table(task, arms)]
 
 
 def _caption(arms: Sequence[Arm]) -> str:
@@ -42,7 +40,7 @@ def _caption(arms: Sequence[Arm]) -> str:
     widest = max((window(SCORE, length) for length in lengths), default=1)
     return sentences(
         "What the policy is paid for against what it is meant to do, on the training samples of each update. Colour, "
-        "left axis: mean score of the reward model, before its weight. Grey dashes, right axis: share that the "
+        "left axis: mean score of the reward model, before its weight. Grey dots, right axis: share that the "
         "verifier calls correct. A reward that is gamed would show as a score that goes on rising while the share of "
         "correct completions stays or falls; where both rise the score still means what it was trained to mean. The "
         "axes have different units, so only directions compare.",
@@ -86,6 +84,7 @@ def _draw_metric(axes: Axes, arm: Arm, metric: str, look: Style) -> None:
 
 def _table(task: str, arms: Sequence[Arm]) -> Table:
     rows, records = [], []
+    cautions = [(run.reward_model or {}).get("caution") for arm in arms for run in arm.runs]
     for arm in arms:
         about = next(run.reward_model for run in arm.runs if run.reward_model)
         ends = {name: _ends(arm, name) for name in (SCORE, VERDICT, ORDERED)}
@@ -102,9 +101,10 @@ def _table(task: str, arms: Sequence[Arm]) -> Table:
         "prompts, 95 % interval over problems (this reward model, new problems); n/a for one that was not trained "
         "here. Then the means over the first and the last quarter of the updates: its score, the share correct by the "
         "verifier, and the share of pairs of the policy's own samples that it still orders right (chance is 0.5). "
-        f"Means over finished runs ({counted(arms, lambda arm: len(arm.finished))})."
+        f"Means over finished runs ({counted(arms, lambda arm: len(arm.finished))}).",
+        " ".join(dict.fromkeys(f"{caution[:1].upper()}{caution[1:]}." for caution in cautions if caution)),
     )
-    return Table(f"reward_model_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=2)
+    return Table(f"reward_model_pairs_{slug(task)}", caption, columns, tuple(rows), tuple(records), num_text_columns=2)
 
 
 def _held_out(about: Mapping[str, Any]) -> tuple[str, str]:

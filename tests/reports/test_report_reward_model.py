@@ -1,5 +1,4 @@
-"""Score beside verdict, on metrics written by hand: the report shows a reward that is gamed, and only where there is
-one."""
+"""Score beside verdict, on metrics written by hand: a reward that is gamed shows, and a run without one has no page."""
 
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from reports.parts.table import Table
 
 ABOUT = {
     "kind": "trained", "weights_sha256": "0" * 64, "accuracy": 0.8, "interval": {"low": 0.7, "high": 0.9},
-    "training_accuracy": 0.9, "held_out": {"pairs": 120, "prompts": 12, "of": 16},
+    "training_accuracy": 0.9, "caution": "the variation rests on about 6 problems",
+    "held_out": {"pairs": 120, "prompts": 12, "of": 16},
 }  # fmt: skip
 
 
@@ -33,6 +33,8 @@ def test_score_and_verdict_stand_side_by_side(tmp_path: Path, make_run) -> None:
     assert [str(cell) for cell in table.rows[0]] == [
         "PPO", "trained", "0.800 [0.700, 0.900]", "120", "0.000 to 2.000", "0.500 to 0.100", "0.800 to 0.400",
     ]  # fmt: skip
+    assert figure.name != table.name, "numbers in captions go by name"
+    assert table.caption.endswith("The variation rests on about 6 problems.")
     assert len(table.rows) == 1, "an arm without a reward model has no row"
     assert table.records[0]["reward_model/mean_last"] == 2.0
     assert save(figure)["svg"].startswith(b"<?xml")
