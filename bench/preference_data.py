@@ -8,6 +8,7 @@ a row whose two sides are the same is dropped and counted.
 import csv
 import io
 import json
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -174,6 +175,8 @@ def _quiet(datasets: Any) -> None:
     datasets.disable_progress_bars()
     # It reports errors a second time by its logger; what goes wrong is raised, in one line.
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    # And the hub's client tells of every attempt to reach it.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
 
 
 def no_template(whose: str) -> str:

@@ -13,6 +13,7 @@ from algorithms.axes.batch import PairBatch, PairTotals
 from algorithms.axes.needs import Needs
 from algorithms.axes.preference import (
     ChosenLikelihood,
+    FixedPairs,
     GradedPairs,
     Ipo,
     LogRatios,
@@ -171,3 +172,16 @@ def test_truncated_members_may_be_allowed() -> None:
 def test_needs_and_formula() -> None:
     assert dpo.objective.needs == Needs(critic=False, reference=True, groups=True)
     assert list(dpo.objective.formula()) == ["loss_function", "likelihood", "pairing", "reduction"]
+
+
+def test_matched_lengths_meet_the_nearest_and_use_each_rejected_one_before_any_again() -> None:
+    pairing = GradedPairs(length_match=True, max_pairs_per_prompt=4)
+    assert pairing.couples([5, 1], [1, 6, 4]) == [(0, 1), (1, 0), (0, 2)]
+    assert pairing.couples([2, 2, 2, 9], [9, 3]) == [(0, 1), (1, 0), (2, 1), (3, 0)]
+    assert GradedPairs(max_pairs_per_prompt=4).couples([5, 1], [1, 6, 4]) == [(0, 0), (1, 1), (0, 2)]
+    assert len(pairing.couples([1] * 9, [1] * 3)) == 4
+
+
+def test_fixed_pairs_ask_for_nothing_but_the_reference() -> None:
+    fixed = Preference(loss_function=Sigmoid(beta=0.1), pairing=FixedPairs(path="some/set"))
+    assert fixed.needs == Needs(critic=False, reference=True, groups=False, reward=False, samples=False)

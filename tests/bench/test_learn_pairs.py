@@ -32,7 +32,7 @@ from tasks.parts.problem import Grade, Problem
 MakeRun = Callable[..., Run]
 QUIET: dict[str, Any] = {
     "validation.every": 0, "validation.problems": 100, "validation.samples": 4,
-    "evaluation.problems": 2, "evaluation.samples": 2, "evaluation.start": False,
+    "evaluation.problems": 2, "evaluation.samples": 2, "evaluation.start": False, "meter.every": 0,
 }  # fmt: skip
 # The tiny model ends few of its samples, and a pair that costs a sample its end is fine for a test of the plumbing.
 ITERATIVE: dict[str, Any] = {**QUIET, "objective.pairing.rounds": 2, "objective.pairing.require_termination": False}
@@ -256,14 +256,6 @@ def test_the_worked_solution_stands_in_where_all_are_wrong_and_only_there(tiny_r
     assert {(pair.chosen, pair.rejected) for pair in made} == {((7, 8), (2,)), ((7, 8), (3,))}
     assert offer_of(pairing, mixed, (7, 8)) == offer_of(pairing, mixed)
     assert offer_of(pairing, wrong).chosen == ()
-
-
-def test_matched_lengths_meet_the_nearest_and_use_each_rejected_one_before_any_again() -> None:
-    pairing = GradedPairs(length_match=True, max_pairs_per_prompt=4)
-    assert pairing.couples([5, 1], [1, 6, 4]) == [(0, 1), (1, 0), (0, 2)]
-    assert pairing.couples([2, 2, 2, 9], [9, 3]) == [(0, 1), (1, 0), (2, 1), (3, 0)]
-    assert GradedPairs(max_pairs_per_prompt=4).couples([5, 1], [1, 6, 4]) == [(0, 0), (1, 1), (0, 2)]
-    assert len(pairing.couples([1] * 9, [1] * 3)) == 4
 
 
 def test_sparsity_is_a_share_of_the_pairs(tiny_run: MakeRun) -> None:

@@ -21,7 +21,7 @@ MakeRun = Callable[..., Run]
 Row = Mapping[str, Any]
 QUIET: dict[str, Any] = {
     "validation.every": 0, "validation.problems": 100, "validation.samples": 4,
-    "evaluation.problems": 2, "evaluation.samples": 2, "evaluation.start": False,
+    "evaluation.problems": 2, "evaluation.samples": 2, "evaluation.start": False, "meter.every": 0,
 }  # fmt: skip
 SUMS = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(a + b + 1)} for a in range(4) for b in range(6)]
 ALPHABET = "0123456789+=abcdefghijklmnopqrstuvwxyz.? |\n"
