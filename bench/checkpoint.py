@@ -1,7 +1,6 @@
 """Checkpoints: everything that shapes a run's future, as named tensors and plain values in folders that are whole."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import nn
 
 from bench import checkpoint_folder, processes, sharding
 from bench.checkpoint_folder import FORMAT, MARKER, complete, step_of
-from bench.learner import Cast, Made, Progress
+from bench.learner import Cast, Progress
 from bench.models import LanguageModel, save_folder
 from bench.rollout import Group
 
@@ -93,16 +92,6 @@ def save_model(model: LanguageModel, folder: Path, record: Mapping[str, Any] | N
             save_folder(model, partial, state)
 
 
-def save_made(folder: Path, made: Made, record: Mapping[str, Any]) -> None:
-    """Write what a learner made before its updates; the main process calls it."""
-    values = json.dumps(made.values, ensure_ascii=False).encode()
-    room = _num_bytes({"tensors": dict(made.tensors)}) + len(values)
-    checkpoint_folder.require_room(folder.parent, room, "what the updates learn from")
-    with checkpoint_folder.whole_folder(folder, record) as partial:
-        (partial / "values.json").write_bytes(values)
-        save_file(_owned(made.tensors), partial / "tensors.safetensors")
-
-
 # Reading
 
 
@@ -115,16 +104,16 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
         _load_optimizer(cast.critic_optimizer, folder / "critic_optimizer.safetensors")
     carried = folder / CARRIED
     cast.carried[:] = _GROUPS.validate_json(carried.read_bytes()) if carried.exists() else []
+    return set_progress(cast, folder)["extra"]
+
+
+def set_progress(cast: Cast, folder: Path) -> dict[str, Any]:
+    """Set all counters of a run to those that a folder's marker has; returns the marker."""
     marker = checkpoint_folder.marker_of(folder)
-    assert not isinstance(marker, str), "a whole checkpoint was chosen"
-    set_progress(cast, marker["progress"])
-    return marker["extra"]
-
-
-def set_progress(cast: Cast, values: Mapping[str, Any]) -> None:
-    """Set all counters of a run."""
-    for name, value in asdict(Progress(**values)).items():
+    assert not isinstance(marker, str), "a whole one was chosen"
+    for name, value in asdict(Progress(**marker["progress"])).items():
         setattr(cast.progress, name, value)
+    return marker
 
 
 def load_weights(model: LanguageModel, folder: Path) -> None:
@@ -132,12 +121,6 @@ def load_weights(model: LanguageModel, folder: Path) -> None:
     processes.barrier()  # the main process may still be writing it
     saved = sharding.own_class(model.network).from_pretrained(folder, dtype=torch.float32)
     sharding.load_whole(model.network, saved.state_dict())
-
-
-def load_made(folder: Path) -> Made:
-    """What `save_made` wrote."""
-    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "tensors.safetensors").items()}
-    return Made(json.loads((folder / "values.json").read_bytes()), tensors)
 
 
 # The parts

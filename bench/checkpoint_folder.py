@@ -211,7 +211,7 @@ def prune(directory: Path, keep: int, shared: Iterable[str] = ()) -> None:
         if whole and folder not in stay and update < step_of(whole[-1]):
             remove(folder)
     needed = {name for folder in stay for name in needs(folder)} | set(shared)
-    for folder in [*directory.glob("best_*"), *directory.glob("made_*")]:
+    for folder in directory.glob("best_*"):
         if folder.name not in needed:
             remove(folder)
 
@@ -225,6 +225,6 @@ def clean(directory: Path) -> None:
     """Remove what a kill left half written: folders that never got their place, or never their marker."""
     for folder in directory.glob(".*.partial"):
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in [*(path for _, path in steps(directory)), *directory.glob("best_*"), *directory.glob("made_*")]:
+    for folder in [*(path for _, path in steps(directory)), *directory.glob("best_*")]:
         if not (folder / MARKER).exists():
             shutil.rmtree(folder, ignore_errors=True)

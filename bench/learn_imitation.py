@@ -15,7 +15,7 @@ from algorithms.axes.imitation import AcceptedSamples, GoldSolutions, Imitation
 from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
-from bench.learner import Cast, Made, backward, microbatches, own_parts
+from bench.learner import Cast, backward, microbatches, own_parts
 from bench.models import LanguageModel
 from bench.offline import (
     OFFLINE_TEMPERATURE,
@@ -81,21 +81,6 @@ class ImitationLearner:
                 groups = sample_all(self.run, self.cast, self.sampler, self.instruments)
                 material = accepted_samples(self.run, source, groups)
         self.examples, self.found = material.examples, {**material.found, **coverage(self.run)}
-
-    @property
-    def made(self) -> str | None:
-        """All is made at the start."""
-        return "start" if self.examples else None
-
-    def put_down(self) -> Made:
-        """All that is imitated, and the metrics of how it was found."""
-        examples = [[one.prompt_ids, one.token_ids] for one in self.examples]
-        return Made({"examples": examples, "found": self.found}, {})
-
-    def take_up(self, made: Made) -> None:
-        """Imitate what an earlier attempt gathered."""
-        self.examples = [Example(tuple(prompt), tuple(ids)) for prompt, ids in made.values["examples"]]
-        self.found = made.values["found"]
 
     def advance(self) -> Iterator[dict[str, Any]]:
         """One optimizer step on the next completions."""

@@ -15,7 +15,7 @@ from bench.config import Run
 from bench.config_compute import VllmEngine
 from bench.engines import EngineMismatch, mismatch_sentence
 from bench.instruments import Instruments
-from bench.learner import Cast, Made, backward, microbatches, own_parts
+from bench.learner import Cast, backward, microbatches, own_parts
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, planned, reads_packed
 from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequences_of
@@ -71,17 +71,6 @@ class OnlineLearner:
 
     def prepare(self) -> None:
         """Nothing comes before the first rollout."""
-
-    made = None
-    """The groups carried over are the cast's."""
-
-    def put_down(self) -> Made:
-        """Never called: nothing is made."""
-        raise AssertionError("nothing was made before the first rollout")
-
-    def take_up(self, made: Made) -> None:
-        """Never called: nothing was made."""
-        raise AssertionError("nothing was made before the first rollout")
 
     @property
     def updates_per_advance(self) -> int:

@@ -4,13 +4,11 @@ The budget is an online run's: as many completions are sampled, for the same pro
 sample in the same number of updates, and each update passes as many completions through the loss.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -20,7 +18,7 @@ from bench import processes
 from bench.compute import passes
 from bench.config import Optimizer, Run
 from bench.instruments import Instruments
-from bench.learner import Cast, Made, backward
+from bench.learner import Cast, backward
 from bench.offline import (
     OFFLINE_TEMPERATURE,
     completions_per_update,
@@ -48,10 +46,6 @@ class Pair:
     def num_tokens(self) -> int:
         """Tokens of both completions."""
         return len(self.chosen.completion.token_ids) + len(self.rejected.completion.token_ids)
-
-
-# A log-probability may be NaN, which JSON has no number for.
-_PAIRS = TypeAdapter(list[Pair], config=ConfigDict(ser_json_inf_nan="strings"))
 
 
 class PairLearner:
@@ -102,21 +96,6 @@ class PairLearner:
             **({"reward/labelled_rate": len(self.pairs) / num_made} if self.run.reward.sparsity < 1 else {}),
             **coverage(self.run),
         }
-
-    @property
-    def made(self) -> str | None:
-        """All is made at the start."""
-        return "start" if self.pairs else None
-
-    def put_down(self) -> Made:
-        """The pairs with the reference's log-probabilities, and the metrics of how they were found."""
-        pairs = json.loads(_PAIRS.dump_json(self.pairs))
-        return Made({"pairs": pairs, "found": self.found}, {"reference": self.reference})
-
-    def take_up(self, made: Made) -> None:
-        """Train on the pairs of an earlier attempt."""
-        self.pairs = _PAIRS.validate_json(json.dumps(made.values["pairs"]))
-        self.found, self.reference = made.values["found"], made.tensors["reference"].to(self.device)
 
     def _own_parts(self, pairs: Sequence[int]) -> list[tuple[list[int], bool, Sequences]]:
         """This process's share of some pairs, given by number, a microbatch at a time: which, whether they count, and

@@ -1,6 +1,6 @@
 """What a family of objectives brings to the training loop: advance by one rollout, and say what it is made of."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,15 +42,6 @@ class Cast:
     """Groups that earlier rollouts left over, trained on first in the next one; saved with every checkpoint."""
 
 
-@dataclass(frozen=True)
-class Made:
-    """What a learner made before its updates and would have to make again; saved once, beside the checkpoints."""
-
-    values: Any
-    """Plain data, as JSON has it."""
-    tensors: Mapping[str, Tensor]
-
-
 class Learner(Protocol):
     """One family's way from prompts to optimizer steps."""
 
@@ -62,21 +53,7 @@ class Learner(Protocol):
         ...
 
     def prepare(self) -> None:
-        """Work before the first update, such as making preference pairs; not after a resume from a checkpoint."""
-        ...
-
-    @property
-    def made(self) -> str | None:
-        """Names in a file's name what `prepare` made; made anew, such as pairs in each round, it has a new name. None
-        where nothing was made."""
-        ...
-
-    def put_down(self) -> Made:
-        """What was made, to be saved."""
-        ...
-
-    def take_up(self, made: Made) -> None:
-        """Have what was made before the run was stopped, in place of making it."""
+        """Work before the first update, such as making preference pairs; also after a resume."""
         ...
 
     def advance(self) -> Iterator[dict[str, Any]]:

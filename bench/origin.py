@@ -74,7 +74,7 @@ def foreign(run: Run, checkpoints: Path) -> str | None:
     """Why the newest readable checkpoint is not one that this run may go on from here; None where it is."""
     own = origin(run)
     steps = [path for _, path in reversed(checkpoint_folder.steps(checkpoints))]
-    for folder in [checkpoints / "final", *steps, *checkpoints.glob("made_*")]:
+    for folder in [checkpoints / "final", *steps]:
         marker = checkpoint_folder.marker_of(folder)
         if isinstance(marker, str):
             continue  # not finished or damaged, which is said when another one is looked for

@@ -51,8 +51,7 @@ class Place:
     @property
     def shared(self) -> list[str]:
         """Folders beside the checkpoints that the next one is not whole without."""
-        best = [self.best.name] if self.best.known else []
-        return [*best, *([] if self.learner.made is None else [f"made_{self.learner.made}"])]
+        return [self.best.name] if self.best.known else []
 
     def standing(self) -> dict[str, Any]:
         """What the training loop knows beside models and counters: logs, the best so far, memory as measured."""
@@ -64,27 +63,7 @@ class Place:
         }
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """From where a run goes on."""
-
-    prepared: bool
-    """Whether the learner has what it made before its first update."""
-    final: dict[str, Any] | None = None
-    """Of a run that is trained to its end: which update was chosen, and the digest of its weights."""
-
-
 # Saving
-
-
-def save_prepared(place: Place) -> None:
-    """Keep what the learner made before its updates, where checkpoints are kept and there is any."""
-    learner = place.learner
-    if learner.made is None or not place.run.checkpoint.every or not processes.is_main():
-        return
-    folder = place.checkpoints / f"made_{learner.made}"
-    if checkpoint_folder.fault_of(folder, deep=False) is not None:
-        checkpoint.save_made(folder, learner.put_down(), {**origin(place.run), "extra": place.standing()})
 
 
 def save(place: Place) -> None:
@@ -92,7 +71,6 @@ def save(place: Place) -> None:
     config, update = place.run.checkpoint, place.learner.cast.progress.update
     if update >= place.run.budget.updates or not _passed(place, config.every):
         return
-    save_prepared(place)
     checkpoint.save(
         place.checkpoints,
         place.learner.cast,
@@ -144,42 +122,46 @@ def require_room(place: Place) -> None:
 # Resuming
 
 
-def take_up(place: Place) -> Resumed:
-    """Put everything as it was at the newest point that is whole; logs are cut back to it, to be written again."""
+def newest(place: Place) -> Path | None:
+    """The newest point that is whole, to go on from; None is the start. Logs are cut back to it."""
     folder = processes.from_main(lambda: _newest(place))
-    if folder is None:
-        if processes.is_main():
-            logs.cut_back(place.directory, {})
-        return Resumed(prepared=False)
-    marker = checkpoint_folder.marker_of(folder)
-    assert not isinstance(marker, str), "it was chosen for being whole"
-    extra, cast = marker["extra"], place.learner.cast
-    if folder.name == checkpoint.FINAL:
+    if processes.is_main():
+        logs.cut_back(place.directory, {} if folder is None else _extra(folder)["logs"])
+    return folder
+
+
+def is_final(folder: Path | None) -> bool:
+    """Whether it is the final model, after which nothing is trained."""
+    return folder is not None and folder.name == checkpoint.FINAL
+
+
+def take_up(place: Place, folder: Path) -> dict[str, Any]:
+    """Put everything as it was there; returns what is known of it beside models and counters."""
+    extra, cast = _extra(folder), place.learner.cast
+    if is_final(folder):
         checkpoint.load_weights(cast.policy, folder)
-        checkpoint.set_progress(cast, marker["progress"])
-    elif folder.name.startswith("step_"):
+        checkpoint.set_progress(cast, folder)
+    else:
         checkpoint.restore(folder, cast)
-    for name in [*marker.get("needs", []), folder.name]:
-        if name.startswith("made_"):
-            place.learner.take_up(checkpoint.load_made(place.checkpoints / name))
     if extra["best"] is not None:
         place.best.update, place.best.score = extra["best"]["update"], extra["best"]["score"]
     place.instruments.memory.add(extra["memory"])
-    if processes.is_main():
-        logs.cut_back(place.directory, extra["logs"])
-    return Resumed(prepared=True, final=extra if folder.name == checkpoint.FINAL else None)
+    return extra
+
+
+def _extra(folder: Path) -> dict[str, Any]:
+    marker = checkpoint_folder.marker_of(folder)
+    assert not isinstance(marker, str), "it was chosen for being whole"
+    return marker["extra"]
 
 
 def _newest(place: Place) -> Path | None:
     """The newest whole folder that says where the run stood and up to which the logs are whole."""
     checkpoint_folder.clean(place.checkpoints)
-    for folder in (place.directory, place.directory / "eval"):
-        for half in folder.glob(".*.tmp"):
-            half.unlink()
+    for half in place.directory.rglob(".*.tmp"):
+        half.unlink()
     for folder in _candidates(place.checkpoints):
-        marker = checkpoint_folder.marker_of(folder)
-        assert not isinstance(marker, str), "only whole ones are candidates"
-        short = logs.held(place.directory, marker["extra"]["logs"])
+        short = logs.held(place.directory, _extra(folder)["logs"])
         if short is None:
             return folder
         print(f"{place.directory}: {short} lost lines that {folder.name} counts on; not gone on from", file=sys.stderr)
@@ -195,6 +177,3 @@ def _candidates(checkpoints: Path) -> Iterator[Path]:
         else:
             checkpoint_folder.say_skipped(final, fault)
     yield from checkpoint_folder.newest_whole(checkpoints)
-    # What was made before the first checkpoint; of several, which a later checkpoint would have named, none is sure.
-    made = [folder for folder in checkpoints.glob("made_*") if checkpoint_folder.fault_of(folder) is None]
-    yield from made if len(made) == 1 else []

@@ -119,9 +119,8 @@ def execute(run: Run, directory: Path) -> store.Status:
                 prepare([run])
             with processes.joined(run.parallel.processes, run.device), ExitStack() as opened:
                 job = set_up(run, directory, attempt, opened)
-                resumed = resume.take_up(job.saved)
-                train(job, resumed)
-                finish(job, resumed)
+                known = train(job)
+                finish(job, known)
         return _end(run, directory, attempt, "finished")
     except (Diverged, NotFinite) as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
@@ -214,15 +213,20 @@ def _write_known(run: Run, directory: Path) -> None:
     store.write_json(directory / "formula.json", formula)
 
 
-def train(job: Job, resumed: resume.Resumed) -> None:
-    """All updates of the budget that are left: learn, record, validate, save."""
+def train(job: Job) -> dict[str, Any] | None:
+    """All updates of the budget that are left: learn, record, validate, save.
+
+    Returns:
+        What an earlier attempt knew of the final model, if it had trained to the end.
+    """
     run, learner, counters = job.run, job.learner, job.learner.cast.progress
-    if resumed.final is not None:
-        return
-    if not resumed.prepared:
-        learner.prepare()
-        _record_time(job, update=0, metered=False)
-        resume.save_prepared(job.saved)
+    newest = resume.newest(job.saved)
+    if newest is not None and resume.is_final(newest):
+        return resume.take_up(job.saved, newest)
+    learner.prepare()
+    _record_time(job, update=0, metered=False)
+    if newest is not None:
+        resume.take_up(job.saved, newest)
     for record in store.read_jsonl(job.directory / "metrics.jsonl").records:
         job.live.watch.see(record)
     label = f"{run.algorithm} seed {run.seed}"
@@ -243,6 +247,7 @@ def train(job: Job, resumed: resume.Resumed) -> None:
             resume.save(job.saved)
     if checkpoint.weights_digest(job.policy.network) == job.start_weights:
         raise Unmoved(unmoved_sentence(counters.update, run.optimizer.lr))
+    return None
 
 
 def _is_metered(run: Run, update: int, step: int) -> bool:
@@ -300,9 +305,13 @@ def _together(job: Job, work: Callable[[Generator], Result]) -> Result:
         return processes.with_help(job.generate, job.policy, work)
 
 
-def finish(job: Job, resumed: resume.Resumed) -> None:
-    """The final model by the run's rule, its one evaluation on the test split, its card, and the sums of the meters."""
-    run, policy, known = job.run, job.policy, resumed.final
+def finish(job: Job, known: dict[str, Any] | None) -> None:
+    """The final model by the run's rule, its one evaluation on the test split, its card, and the sums of the meters.
+
+    Args:
+        known: of a final model that is there already, what its marker says.
+    """
+    run, policy = job.run, job.policy
     chosen = job.learner.cast.progress.update if known is None else known["chosen"]
     if known is None and run.validation.select == "validation":
         checkpoint.load_weights(policy, job.saved.checkpoints / job.saved.best.name)

@@ -59,7 +59,7 @@ COMPARED = ("metrics.jsonl", "final.json", "alarms.json", "overlap.json")
 NOT_COMPARED = ("complete.json", "README.md")
 # The first word that a path holds says what the run was at.
 PHASES = (
-    ("step_", "checkpoint"), ("best_", "best model"), ("made_", "pairs kept"), ("README", "model card"),
+    ("step_", "checkpoint"), ("best_", "best model"), ("round_", "pairs kept"), ("README", "model card"),
     ("final", "final model"), ("eval", "evaluation"), ("status.json", "status"), ("metrics.jsonl", "after an update"),
     ("timings.jsonl", "between updates"), ("memory.json", "closing files"), ("throughput.json", "closing files"),
     ("alarms.json", "closing files"), ("provenance.json", "start"), ("run.yaml", "start"), ("formula.json", "start"),
