@@ -109,16 +109,16 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
         _load_optimizer(cast.critic_optimizer, folder / "critic_optimizer.safetensors")
     carried = folder / CARRIED
     cast.carried[:] = _GROUPS.validate_json(carried.read_bytes()) if carried.exists() else []
+    return set_progress(cast, folder)["extra"]
+
+
+def set_progress(cast: Cast, folder: Path) -> dict[str, Any]:
+    """Set all counters of a run to those that a folder's marker has; returns the marker."""
     marker = checkpoint_folder.marker_of(folder)
-    assert not isinstance(marker, str), "a whole checkpoint was chosen"
-    set_progress(cast, marker["progress"])
-    return marker["extra"]
-
-
-def set_progress(cast: Cast, values: Mapping[str, Any]) -> None:
-    """Set all counters of a run."""
-    for name, value in asdict(Progress(**values)).items():
+    assert not isinstance(marker, str), "a whole one was chosen"
+    for name, value in asdict(Progress(**marker["progress"])).items():
         setattr(cast.progress, name, value)
+    return marker
 
 
 def load_weights(model: LanguageModel, folder: Path) -> None:

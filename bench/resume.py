@@ -123,50 +123,44 @@ def require_room(place: Place) -> None:
 
 
 def newest(place: Place) -> Path | None:
-    """The newest whole folder that says where the run stood and up to which the logs are whole; None starts over."""
-    return processes.from_main(lambda: _newest(place))
+    """The newest point that is whole, to go on from; None is the start. Logs are cut back to it."""
+    folder = processes.from_main(lambda: _newest(place))
+    if processes.is_main():
+        logs.cut_back(place.directory, {} if folder is None else _extra(folder)["logs"])
+    return folder
 
 
 def is_final(folder: Path | None) -> bool:
-    """Whether it is that of a run that is trained to its end."""
+    """Whether it is the final model, after which nothing is trained."""
     return folder is not None and folder.name == checkpoint.FINAL
 
 
-def take_up(place: Place, folder: Path | None) -> dict[str, Any] | None:
-    """Put everything as it was at `newest`; logs are cut back to it, to be written again.
-
-    Returns:
-        Of a run that is trained to its end, which update was chosen, and the digest of its weights; None of another.
-    """
-    if folder is None:
-        if processes.is_main():
-            logs.cut_back(place.directory, {})
-        return None
-    marker = checkpoint_folder.marker_of(folder)
-    assert not isinstance(marker, str), "it was chosen for being whole"
-    extra, cast = marker["extra"], place.learner.cast
+def take_up(place: Place, folder: Path) -> dict[str, Any]:
+    """Put everything as it was there; returns what is known of it beside models and counters."""
+    extra, cast = _extra(folder), place.learner.cast
     if is_final(folder):
         checkpoint.load_weights(cast.policy, folder)
-        checkpoint.set_progress(cast, marker["progress"])
+        checkpoint.set_progress(cast, folder)
     else:
         checkpoint.restore(folder, cast)
     if extra["best"] is not None:
         place.best.update, place.best.score = extra["best"]["update"], extra["best"]["score"]
     place.instruments.memory.add(extra["memory"])
-    if processes.is_main():
-        logs.cut_back(place.directory, extra["logs"])
-    return extra if is_final(folder) else None
+    return extra
+
+
+def _extra(folder: Path) -> dict[str, Any]:
+    marker = checkpoint_folder.marker_of(folder)
+    assert not isinstance(marker, str), "it was chosen for being whole"
+    return marker["extra"]
 
 
 def _newest(place: Place) -> Path | None:
     checkpoint_folder.clean(place.checkpoints)
-    for folder in (place.directory, place.directory / "eval"):
-        for half in folder.glob(".*.tmp"):
-            half.unlink()
+    for half in place.directory.rglob(".*.tmp"):
+        half.unlink()
     for folder in _candidates(place.checkpoints):
-        marker = checkpoint_folder.marker_of(folder)
-        assert not isinstance(marker, str), "only whole ones are candidates"
-        short = logs.held(place.directory, marker["extra"]["logs"])
+        short = logs.held(place.directory, _extra(folder)["logs"])
         if short is None:
             return folder
         print(f"{place.directory}: {short} lost lines that {folder.name} counts on; not gone on from", file=sys.stderr)

@@ -127,10 +127,8 @@ def execute(run: Run, directory: Path) -> store.Status:
                 prepare([run])
             with processes.joined(run.parallel.processes, run.device), ExitStack() as opened:
                 job = set_up(run, directory, attempt, opened)
-                final = go_on(job)
-                if final is None:
-                    train(job)
-                finish(job, final)
+                known = train(job)
+                finish(job, known)
         return _end(run, directory, attempt, "finished")
     except (Diverged, NotFinite) as error:
         return _end(run, directory, attempt, "diverged", f"{error} at update {_update_of(job) + 1}")
@@ -227,19 +225,20 @@ def _write_known(run: Run, directory: Path) -> None:
     store.write_json(directory / "formula.json", formula)
 
 
-def go_on(job: Job) -> dict[str, Any] | None:
-    """Start, or take up the newest point that is whole; what is known of the final model where all is trained."""
-    folder = resume.newest(job.saved)
-    if not resume.is_final(folder):
-        # Before a checkpoint's weights are there: what is made at the start is made by the starting policy.
-        job.learner.prepare()
-        _record_time(job, update=0, metered=False)
-    return resume.take_up(job.saved, folder)
+def train(job: Job) -> dict[str, Any] | None:
+    """All updates of the budget that are left: learn, record, validate, save.
 
-
-def train(job: Job) -> None:
-    """All updates of the budget that are left: learn, record, validate, save."""
+    Returns:
+        What an earlier attempt knew of the final model, if it had trained to the end.
+    """
     run, learner, counters = job.run, job.learner, job.learner.cast.progress
+    newest = resume.newest(job.saved)
+    if newest is not None and resume.is_final(newest):
+        return resume.take_up(job.saved, newest)
+    learner.prepare()
+    _record_time(job, update=0, metered=False)
+    if newest is not None:
+        resume.take_up(job.saved, newest)
     for record in store.read_jsonl(job.directory / "metrics.jsonl").records:
         job.live.watch.see(record)
     label = f"{run.algorithm} seed {run.seed}"
@@ -260,6 +259,7 @@ def train(job: Job) -> None:
             resume.save(job.saved)
     if checkpoint.weights_digest(job.policy.network) == job.start_weights:
         raise Unmoved(unmoved_sentence(counters.update, run.optimizer.lr))
+    return None
 
 
 def _is_metered(run: Run, update: int, step: int) -> bool:
@@ -318,7 +318,11 @@ def _together(job: Job, work: Callable[[Generator], Result]) -> Result:
 
 
 def finish(job: Job, known: dict[str, Any] | None) -> None:
-    """The final model by the run's rule, its one evaluation on the test split, its card, and the sums of the meters."""
+    """The final model by the run's rule, its one evaluation on the test split, its card, and the sums of the meters.
+
+    Args:
+        known: of a final model that is there already, what its marker says.
+    """
     run, policy = job.run, job.policy
     chosen = job.learner.cast.progress.update if known is None else known["chosen"]
     if known is None and run.validation.select == "validation":
