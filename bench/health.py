@@ -79,16 +79,19 @@ class Finding:
 
 
 def _reward(own: Series, seen: Seen) -> Told:
-    """Validation first, whose problems are always the same ones; else the training reward."""
-    validation, samples = series(seen.records, "validation/pass@1"), _validation_samples(seen.run)
-    if len(validation) > 1 and samples:
-        found = change_of_shares(validation.values[0], validation.values[-1], samples)
-        where = (f" at update {validation.updates[0]}", f" at update {validation.updates[-1]}")
-        told = _risen(found, "validation/pass@1", where)
-        trained = change(own) if own.long_enough else None
-        also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
-        return replace(told, text=told.text + also, metric="validation/pass@1")
-    return _short(own, seen) or _risen(change(own), "reward/mean")
+    """Validation first, whose problems are always the same ones; the training reward where that is missing or tiny."""
+    name, samples = "validation/pass@1", _validation_samples(seen.run)
+    validation = series(seen.records, name)
+    if len(validation) < 2 or not samples:
+        return _short(own, seen) or _risen(change(own), "reward/mean")
+    found = change_of_shares(validation.values[0], validation.values[-1], samples)
+    if found.noise > at("wide_noise") and not (found.rose or found.fell):
+        told = Told("cannot be told", f"{_against_noise(found)} of {samples} samples", metric=name)
+        return _risen(change(own), "reward/mean") if own.long_enough else told
+    told = _risen(found, name, (f" at update {validation.updates[0]}", f" at update {validation.updates[-1]}"))
+    trained = change(own) if own.long_enough else None
+    also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
+    return replace(told, text=told.text + also, metric=name)
 
 
 def _validation_samples(run: Mapping[str, Any]) -> int:
@@ -242,7 +245,7 @@ QUESTIONS: tuple[Question, ...] = (
         "look at the other answers first; raise the learning rate or the budget, or make the task easier",
     ),
     Question(
-        "verdict", "Did it rise without the verdict?", "reward/accuracy", "no verdict recorded", _verdict,
+        "verdict", "Did reward rise, verdict not?", "reward/accuracy", "no verdict recorded", _verdict,
         "change of the true accuracy, where the reward is more than the verdict and rose",
         "read completions: what is rewarded is not what is right. Weigh the verifier more, or penalise the distance",
     ),

@@ -85,6 +85,9 @@ def test_validation_is_preferred_where_the_run_says_how_large_it_is() -> None:
     assert found.text.startswith("validation/pass@1 rose: 0.2 at update 0, 0.4 at update 40; training reward 0.299")
     assert found.metric == "validation/pass@1"
     assert "reward/mean" in answers(lines, {})["reward"].text, "without its size its noise is not known"
+    small = {"validation": {"problems": 4, "samples": 2}}
+    assert answers(lines, small)["reward"].metric == "reward/mean", "eight samples show nothing, thirty rollouts may"
+    assert "of 8 samples" in answers([lines[0], lines[10]], small)["reward"].numbers
     assert "reward/mean" in answers(lines[:9], VALIDATED)["reward"].text, "one validation is no change"
 
 
