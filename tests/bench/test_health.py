@@ -119,7 +119,7 @@ def test_groups_that_are_all_wrong_and_groups_tied_otherwise_are_told_apart() ->
 
 @pytest.mark.parametrize(("end", "answer"), [(0.13, "no"), (0.12, "yes")])
 def test_entropy_is_held_against_its_first_value(end: float, answer: str) -> None:
-    lines = records(entropy=lambda t: 0.5 if t < 0.7 else end)
+    lines = records(entropy=lambda t: 0.5 if t == 0 else 0.4 if t < 0.7 else end)
     found = answers(lines)["entropy"]
     assert short(found) == (answer, answer == "yes")
     assert found.value == pytest.approx(end / 0.5)
