@@ -18,7 +18,7 @@ CALM: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def records(length: int = 32, **given: Any) -> list[dict[str, Any]]:
+def records(length: int = 32, /, **given: Any) -> list[dict[str, Any]]:
     """A quiet run with noise, in which some metrics follow a function of the time in [0, 1], or a list."""
     rng = np.random.default_rng(length)
     lines: list[dict[str, Any]] = []
@@ -127,14 +127,14 @@ def test_entropy_is_held_against_its_first_value(end: float, answer: str) -> Non
 
 
 def test_kl_runs_away_where_it_is_far_or_grows_without_levelling_off() -> None:
-    level = answers(records(**{"kl__ref_k3": lambda t: 0.3 * min(1.0, 2 * t)}))["kl"]
+    level = answers(records(kl__ref_k3=lambda t: 0.3 * min(1.0, 2 * t)))["kl"]
     assert short(level) == ("no", False)
-    assert short(answers(records(**{"kl__ref_k3": lambda t: 0.6 * min(1.0, 2 * t)}))["kl"]) == ("yes", True)
-    growing = answers(records(**{"kl__ref_k3": lambda t: 0.002 * math.exp(5 * t)}))["kl"]
+    assert short(answers(records(kl__ref_k3=lambda t: 0.6 * min(1.0, 2 * t)))["kl"]) == ("yes", True)
+    growing = answers(records(kl__ref_k3=lambda t: 0.002 * math.exp(5 * t)))["kl"]
     assert short(growing) == ("yes", True)
     assert "quarter before" in growing.numbers
-    assert short(answers(records(**{"kl__ref_k3": lambda t: 0.0002 * math.exp(5 * t)}))["kl"]) == ("no", False)
-    assert answers(records(**{"kl__old_k3": lambda t: 5.0}))["kl"].answer == "not measured"
+    assert short(answers(records(kl__ref_k3=lambda t: 0.0002 * math.exp(5 * t)))["kl"]) == ("no", False)
+    assert answers(records(kl__old_k3=lambda t: 5.0))["kl"].answer == "not measured"
 
 
 def test_lengths_that_climb_are_a_finding_only_with_a_flat_reward() -> None:
@@ -156,12 +156,12 @@ def test_lengths_that_climb_are_a_finding_only_with_a_flat_reward() -> None:
 
 
 def test_a_critic_is_judged_without_its_warm_up() -> None:
-    lines = records(**{"value__explained_variance": lambda t: 0.004})
+    lines = records(value__explained_variance=lambda t: 0.004)
     found = answers(lines)["critic"]
     assert short(found) == ("no", True)
     assert found.numbers == "explains 0.004, min 0.05"
-    assert short(answers(records(**{"value__explained_variance": lambda t: 0.3 * t}))["critic"]) == ("yes", False)
-    worse = answers(records(**{"value__explained_variance": lambda t: -2.0}))["critic"]
+    assert short(answers(records(value__explained_variance=lambda t: 0.3 * t))["critic"]) == ("yes", False)
+    worse = answers(records(value__explained_variance=lambda t: -2.0))["critic"]
     assert "worse than a constant" in worse.text
     for line in lines:
         del line["grad_norm"]
