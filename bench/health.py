@@ -97,8 +97,10 @@ def _reward(own: Series, seen: Seen) -> Told:
 def _validation_samples(run: Mapping[str, Any]) -> int:
     """Completions behind each validation; 0 where run.yaml does not say."""
     config = run.get("validation")
-    sizes = [config.get(name) for name in ("problems", "samples")] if isinstance(config, Mapping) else []
-    return sizes[0] * sizes[1] if len(sizes) == 2 and all(isinstance(size, int) for size in sizes) else 0
+    if not isinstance(config, Mapping):
+        return 0
+    problems, samples = (number(config, name) for name in ("problems", "samples"))
+    return int((problems or 0) * (samples or 0))
 
 
 def _risen(
@@ -154,10 +156,9 @@ def _tied(own: Series, seen: Seen) -> Told:
     names = ("groups/frac_zero_std", "groups/zero_std_all_correct", "groups/zero_std_all_wrong")
     rest: list[dict[str, Any]] = []
     for record in seen.records:
-        shares = [number(record, name) for name in names]
-        flat, right, wrong = shares
-        known = flat is not None and right is not None and wrong is not None
-        rest.append({"update": update_of(record), "tied": flat - right - wrong if known else None})
+        flat, right, wrong = (number(record, name) for name in names)
+        if flat is not None and right is not None and wrong is not None:
+            rest.append({"update": update_of(record), "tied": flat - right - wrong})
     left = series(rest, "tied")
     return _short(left, seen) or _share_of_groups(left, "tied for another reason")
 
