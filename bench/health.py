@@ -79,23 +79,28 @@ class Finding:
 
 
 def _reward(own: Series, seen: Seen) -> Told:
-    """Validation first, whose problems are always the same ones; else the training reward."""
-    validation, samples = series(seen.records, "validation/pass@1"), _validation_samples(seen.run)
-    if len(validation) > 1 and samples:
-        found = change_of_shares(validation.values[0], validation.values[-1], samples)
-        where = (f" at update {validation.updates[0]}", f" at update {validation.updates[-1]}")
-        told = _risen(found, "validation/pass@1", where)
-        trained = change(own) if own.long_enough else None
-        also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
-        return replace(told, text=told.text + also, metric="validation/pass@1")
-    return _short(own, seen) or _risen(change(own), "reward/mean")
+    """Validation first, whose problems are always the same ones; the training reward where that is missing or tiny."""
+    name, samples = "validation/pass@1", _validation_samples(seen.run)
+    validation = series(seen.records, name)
+    if len(validation) < 2 or not samples:
+        return _short(own, seen) or _risen(change(own), "reward/mean")
+    found = change_of_shares(validation.values[0], validation.values[-1], samples)
+    if found.noise > at("wide_noise") and not (found.rose or found.fell):
+        told = Told("cannot be told", f"{_against_noise(found)} of {samples} samples", metric=name)
+        return _risen(change(own), "reward/mean") if own.long_enough else told
+    told = _risen(found, name, (f" at update {validation.updates[0]}", f" at update {validation.updates[-1]}"))
+    trained = change(own) if own.long_enough else None
+    also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
+    return replace(told, text=told.text + also, metric=name)
 
 
 def _validation_samples(run: Mapping[str, Any]) -> int:
     """Completions behind each validation; 0 where run.yaml does not say."""
     config = run.get("validation")
-    sizes = [config.get(name) for name in ("problems", "samples")] if isinstance(config, Mapping) else []
-    return sizes[0] * sizes[1] if len(sizes) == 2 and all(isinstance(size, int) for size in sizes) else 0
+    if not isinstance(config, Mapping):
+        return 0
+    problems, samples = (number(config, name) for name in ("problems", "samples"))
+    return int((problems or 0) * (samples or 0))
 
 
 def _risen(
@@ -151,10 +156,9 @@ def _tied(own: Series, seen: Seen) -> Told:
     names = ("groups/frac_zero_std", "groups/zero_std_all_correct", "groups/zero_std_all_wrong")
     rest: list[dict[str, Any]] = []
     for record in seen.records:
-        shares = [number(record, name) for name in names]
-        flat, right, wrong = shares
-        known = flat is not None and right is not None and wrong is not None
-        rest.append({"update": update_of(record), "tied": flat - right - wrong if known else None})
+        flat, right, wrong = (number(record, name) for name in names)
+        if flat is not None and right is not None and wrong is not None:
+            rest.append({"update": update_of(record), "tied": flat - right - wrong})
     left = series(rest, "tied")
     return _short(left, seen) or _share_of_groups(left, "tied for another reason")
 
@@ -242,7 +246,7 @@ QUESTIONS: tuple[Question, ...] = (
         "look at the other answers first; raise the learning rate or the budget, or make the task easier",
     ),
     Question(
-        "verdict", "Did it rise without the verdict?", "reward/accuracy", "no verdict recorded", _verdict,
+        "verdict", "Did reward rise, verdict not?", "reward/accuracy", "no verdict recorded", _verdict,
         "change of the true accuracy, where the reward is more than the verdict and rose",
         "read completions: what is rewarded is not what is right. Weigh the verifier more, or penalise the distance",
     ),

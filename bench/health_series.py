@@ -93,8 +93,9 @@ def series(records: Iterable[Mapping[str, Any]], name: str, only_with: str | Non
 def number(record: Mapping[str, Any], name: str) -> float | None:
     """A record's value where that is a finite number."""
     value = record.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def update_of(record: Mapping[str, Any]) -> int:

@@ -34,6 +34,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "chosen_unlearned": Threshold(2.0, "alarms", "x the first value: some fall is usual, to twice the size is not"),
     "noise": Threshold(0.05, "health", "chance that independent noise is called a rise; as much, a fall"),
     "stretches": Threshold(8, "health", "stretches that a series is cut into: the values that it needs"),
+    "wide_noise": Threshold(0.2, "health", "of an accuracy between two validations: a plain rise could hide in it"),
     "flat_groups": Threshold(0.5, "health", "of the last quarter's groups: most samples teach nothing"),
     "solved": Threshold(0.9, "health", "true accuracy from which groups that are all right are success, not collapse"),
     "kl_far": Threshold(0.5, "health", "nats a token: twice the 6 nats on 24 tokens that 1909.08593's code steers to"),

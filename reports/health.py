@@ -55,7 +55,7 @@ def _title(name: str) -> str:
 
 def _threshold(runs: Sequence[RunRecord], index: int) -> str:
     """What all runs are held against in one question; each run has its own noise."""
-    found = {run.health[index].threshold for run in runs} - {None}
+    found = {threshold for run in runs if (threshold := run.health[index].threshold) is not None}
     fixed = "noise" not in "".join(run.health[index].numbers for run in runs)
     return ", ".join(f"{value:g}" for value in sorted(found)) if fixed else "noise"
 

@@ -18,7 +18,7 @@ CALM: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def records(length: int = 32, **given: Any) -> list[dict[str, Any]]:
+def records(length: int = 32, /, **given: Any) -> list[dict[str, Any]]:
     """A quiet run with noise, in which some metrics follow a function of the time in [0, 1], or a list."""
     rng = np.random.default_rng(length)
     lines: list[dict[str, Any]] = []
@@ -85,6 +85,9 @@ def test_validation_is_preferred_where_the_run_says_how_large_it_is() -> None:
     assert found.text.startswith("validation/pass@1 rose: 0.2 at update 0, 0.4 at update 40; training reward 0.299")
     assert found.metric == "validation/pass@1"
     assert "reward/mean" in answers(lines, {})["reward"].text, "without its size its noise is not known"
+    small = {"validation": {"problems": 4, "samples": 2}}
+    assert answers(lines, small)["reward"].metric == "reward/mean", "eight samples show nothing, thirty rollouts may"
+    assert "of 8 samples" in answers([lines[0], lines[10]], small)["reward"].numbers
     assert "reward/mean" in answers(lines[:9], VALIDATED)["reward"].text, "one validation is no change"
 
 
@@ -116,7 +119,7 @@ def test_groups_that_are_all_wrong_and_groups_tied_otherwise_are_told_apart() ->
 
 @pytest.mark.parametrize(("end", "answer"), [(0.13, "no"), (0.12, "yes")])
 def test_entropy_is_held_against_its_first_value(end: float, answer: str) -> None:
-    lines = records(entropy=lambda t: 0.5 if t < 0.7 else end)
+    lines = records(entropy=lambda t: 0.5 if t == 0 else 0.4 if t < 0.7 else end)
     found = answers(lines)["entropy"]
     assert short(found) == (answer, answer == "yes")
     assert found.value == pytest.approx(end / 0.5)
@@ -124,14 +127,14 @@ def test_entropy_is_held_against_its_first_value(end: float, answer: str) -> Non
 
 
 def test_kl_runs_away_where_it_is_far_or_grows_without_levelling_off() -> None:
-    level = answers(records(**{"kl__ref_k3": lambda t: 0.3 * min(1.0, 2 * t)}))["kl"]
+    level = answers(records(kl__ref_k3=lambda t: 0.3 * min(1.0, 2 * t)))["kl"]
     assert short(level) == ("no", False)
-    assert short(answers(records(**{"kl__ref_k3": lambda t: 0.6 * min(1.0, 2 * t)}))["kl"]) == ("yes", True)
-    growing = answers(records(**{"kl__ref_k3": lambda t: 0.002 * math.exp(5 * t)}))["kl"]
+    assert short(answers(records(kl__ref_k3=lambda t: 0.6 * min(1.0, 2 * t)))["kl"]) == ("yes", True)
+    growing = answers(records(kl__ref_k3=lambda t: 0.002 * math.exp(5 * t)))["kl"]
     assert short(growing) == ("yes", True)
     assert "quarter before" in growing.numbers
-    assert short(answers(records(**{"kl__ref_k3": lambda t: 0.0002 * math.exp(5 * t)}))["kl"]) == ("no", False)
-    assert answers(records(**{"kl__old_k3": lambda t: 5.0}))["kl"].answer == "not measured"
+    assert short(answers(records(kl__ref_k3=lambda t: 0.0002 * math.exp(5 * t)))["kl"]) == ("no", False)
+    assert answers(records(kl__old_k3=lambda t: 5.0))["kl"].answer == "not measured"
 
 
 def test_lengths_that_climb_are_a_finding_only_with_a_flat_reward() -> None:
@@ -153,12 +156,12 @@ def test_lengths_that_climb_are_a_finding_only_with_a_flat_reward() -> None:
 
 
 def test_a_critic_is_judged_without_its_warm_up() -> None:
-    lines = records(**{"value__explained_variance": lambda t: 0.004})
+    lines = records(value__explained_variance=lambda t: 0.004)
     found = answers(lines)["critic"]
     assert short(found) == ("no", True)
     assert found.numbers == "explains 0.004, min 0.05"
-    assert short(answers(records(**{"value__explained_variance": lambda t: 0.3 * t}))["critic"]) == ("yes", False)
-    worse = answers(records(**{"value__explained_variance": lambda t: -2.0}))["critic"]
+    assert short(answers(records(value__explained_variance=lambda t: 0.3 * t))["critic"]) == ("yes", False)
+    worse = answers(records(value__explained_variance=lambda t: -2.0))["critic"]
     assert "worse than a constant" in worse.text
     for line in lines:
         del line["grad_norm"]

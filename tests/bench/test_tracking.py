@@ -190,6 +190,19 @@ def test_a_resumed_run_continues_its_mlflow_run(tmp_path, uri, experiment_id, cl
     assert [step for step, _ in history(client, folder, "loss")] == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_answers_on_a_runs_health_are_tags(tmp_path, uri, experiment_id, client):
+    folder = make_run(tmp_path / "run", updates=1)
+    for update in range(2, 18):
+        store.append_jsonl(folder / "metrics.jsonl", {"update": update, "entropy": 1.0 if update < 9 else 0.01})
+    assert mirror(folder, uri, experiment_id)
+    found = client.search_runs([experiment_id], "tags.`health.entropy` LIKE 'yes%' AND tags.run_id = 'run'")
+    tags = {name: text for run in found for name, text in run.data.tags.items() if name.startswith("health.")}
+    assert tags["health.entropy"] == "yes: 0.01 x first, min 0.25"
+    assert tags["health.kl"] == "not measured: no reference"
+    assert tags["health.look"] == "entropy"
+    assert set(tags) == {"health.look", *(f"health.{one.name}" for one in store.read_run(folder).health)}
+
+
 def test_a_kill_before_the_memory_is_written_doubles_nothing(tmp_path, uri, experiment_id, client):
     folder = make_run(tmp_path / "run", updates=3)
     assert mirror(folder, uri, experiment_id)

@@ -11,7 +11,7 @@ from reports.parts.table import Table
 MakeRun = Callable[..., Path]
 
 
-def rewrite(run: Path, **series: list[float | None]) -> None:
+def rewrite(run: Path, **series: list[float]) -> None:
     """Metrics of a run that are nothing but the series given."""
     (run / "metrics.jsonl").unlink()
     length = max(map(len, series.values()))
@@ -20,7 +20,7 @@ def rewrite(run: Path, **series: list[float | None]) -> None:
         store.append_jsonl(run / "metrics.jsonl", {"update": i + 1, **record})
 
 
-def collapsed(start: float) -> list[float | None]:
+def collapsed(start: float) -> list[float]:
     return [start] * 8 + [0.01] * 8
 
 
