@@ -8,7 +8,7 @@ from bench.statistics.agreement import MEASURES, Agreement
 from bench.statistics.baseline_quality import SCALED, VALUES, Line
 from reports.parts.arms import Arm, counted
 from reports.parts.page import sentences
-from reports.parts.quality import NAMES
+from reports.parts.quality import NAMES, REFERENCES
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 
 Measure = Callable[..., Agreement | None]
@@ -52,8 +52,8 @@ def table_of(name: str, arms: Sequence[Arm], measure: Measure, names: Sequence[s
                 records.append({**arm.keys, "estimator": estimator, **_record(one)})
         # What an estimator has to be below to be worth anything.
         reference = next(one for one in found.values() if one is not None)
-        trivial, key = ("Mean of V", "error_of_mean") if of_values else ("Zero", "error_of_zero")
-        rows.append(cells(arm.label, trivial, _cell(reference, key), *[NOT_AVAILABLE] * (len(shown) - 1)))
+        key = "error_of_mean" if of_values else "error_of_zero"
+        rows.append(cells(arm.label, REFERENCES[key], _cell(reference, key), *[NOT_AVAILABLE] * (len(shown) - 1)))
     columns = ("Algorithm", "Estimator", *(COLUMNS[key] for key in shown))
     return Table(name, _caption(arms, of_values), columns, tuple(rows), tuple(records), num_text_columns=2)
 
@@ -102,7 +102,7 @@ def _caption(arms: Sequence[Arm], of_values: bool) -> str:
     return sentences(
         "Advantages against the true advantage A(s, a) of a token. Group-standardised ones and those trained on are in "
         "units of their own, and a common factor is the learning rate's business, so all are compared at the factor "
-        "that suits them best. Zero: the error of no advantage at all.",
+        "that suits them best. The last row: the error of no advantage at all.",
         _whose(arms),
     )
 
