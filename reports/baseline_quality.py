@@ -46,10 +46,10 @@ def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
     values, advantages = (quality.value_quality, VALUES), (quality.advantage_quality, ADVANTAGES)
     return [
         Text(ESTIMAND),
-        Figure(f"quality_values_{name}", f"{BASELINES} {DRAWN}", partial(_draw, arms, *values)),
+        Figure(f"quality_value_curves_{name}", f"{BASELINES} {DRAWN}", partial(_draw, arms, *values)),
         table_of(f"quality_values_{name}", arms, *values, IN_VALUES),
         by_position(f"quality_positions_{name}", arms),
-        Figure(f"quality_advantages_{name}", f"{CREDITS} {DRAWN}", partial(_draw, arms, *advantages)),
+        Figure(f"quality_advantage_curves_{name}", f"{CREDITS} {DRAWN}", partial(_draw, arms, *advantages)),
         table_of(f"quality_advantages_{name}", arms, *advantages, IN_ADVANTAGES),
     ]
 

@@ -14,6 +14,8 @@ from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 Measure = Callable[..., Agreement | None]
 IN_REWARD = ("error", "bias")
 """Measures in units of reward."""
+SAME = "The same tokens as in the table of baselines."
+INTERVALS = "95 % intervals: bootstrap over problems, for these checkpoints and not for new training seeds."
 COLUMNS = {
     "error": "RMSE",
     "error_at_best_factor": "RMSE at best factor",
@@ -78,7 +80,7 @@ def by_position(name: str, arms: Sequence[Arm]) -> Table:
                 rows.append(cells(arm.label, NAMES[estimator], *texts))
             for label, one in own.items():
                 records.append({**arm.keys, "estimator": estimator, "position": label, **_record(one)})
-    caption = f"RMSE of each baseline, and under it its bias, by the number of tokens before. {_whose(arms)}"
+    caption = f"RMSE of each baseline, and under it its bias, by the number of tokens before. {SAME}"
     return Table(name, caption, ("Algorithm", "Estimator", *labels), tuple(rows), tuple(records), num_text_columns=2)
 
 
@@ -103,7 +105,8 @@ def _caption(arms: Sequence[Arm], of_values: bool) -> str:
         "Advantages against the true advantage A(s, a) of a token. Group-standardised ones and those trained on are in "
         "units of their own, and a common factor is the learning rate's business, so all are compared at the factor "
         "that suits them best. The last row: the error of no advantage at all.",
-        _whose(arms),
+        SAME,
+        INTERVALS,
     )
 
 
@@ -119,5 +122,5 @@ def _whose(arms: Sequence[Arm]) -> str:
     return sentences(
         f"Last measurement of each finished run ({counted(arms, lambda arm: len(arm.finished))}): {'; '.join(parts)}.",
         "Correlation is corrected for the noise of the true values, rank correlation is not.",
-        "95 % intervals: bootstrap over problems, for these checkpoints and not for new training seeds.",
+        INTERVALS,
     )
