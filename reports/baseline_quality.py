@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.statistics import baseline_quality as quality
 from bench.statistics.agreement import Agreement
-from bench.statistics.baseline_quality import ADVANTAGES, SCALED, VALUES, Line
+from bench.statistics.baseline_quality import ADVANTAGES, VALUES, Line
 from bench.store import RunRecord
 from reports.parts.arms import Arm, arms_of
 from reports.parts.figure import Figure
@@ -46,10 +46,10 @@ def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
     values, advantages = (quality.value_quality, VALUES), (quality.advantage_quality, ADVANTAGES)
     return [
         Text(ESTIMAND),
-        Figure(f"quality_values_{name}", f"{BASELINES} {DRAWN}", partial(_draw, arms, *values)),
+        Figure(f"quality_value_curves_{name}", f"{BASELINES} {DRAWN}", partial(_draw, arms, *values)),
         table_of(f"quality_values_{name}", arms, *values, IN_VALUES),
         by_position(f"quality_positions_{name}", arms),
-        Figure(f"quality_advantages_{name}", f"{CREDITS} {DRAWN}", partial(_draw, arms, *advantages)),
+        Figure(f"quality_advantage_curves_{name}", f"{CREDITS} {DRAWN}", partial(_draw, arms, *advantages)),
         table_of(f"quality_advantages_{name}", arms, *advantages, IN_ADVANTAGES),
     ]
 
@@ -63,14 +63,14 @@ def _draw(arms: Sequence[Arm], measure: Measure, names: Sequence[str]) -> Any:
         error = "error" if of_values else "error_at_best_factor"
         second = "bias" if of_values else "correlation"
         by_part = series_of(quality.relative_bins(last), measure, names)
-        in_reward = [name for name in names if of_values or name not in SCALED]
-        sizes = {name: _by_size(last, measure, name) for name in in_reward if name not in ("critic", "in_force")}
+        trivial = "error_of_mean" if of_values else "error_of_zero"
+        sizes = {name: _by_size(last, measure, name) for name in names if name not in ("critic", "in_force")}
         updates = {str(u): [line for line in lines if line["update"] == u] for u in updates_of(lines)}
         rows[arm.label] = [
-            Panel(COLUMNS[error], error, "Position / length", by_part),
+            Panel(COLUMNS[error], error, "Position / length", by_part, trivial),
             Panel(COLUMNS[second], second, "Position / length", by_part),
-            Panel("RMSE", "error", "Group size", sizes),
-            Panel(COLUMNS[error], error, "Update", series_of(updates, measure, names)),
+            Panel(COLUMNS[error], error, "Group size", sizes, trivial),
+            Panel(COLUMNS[error], error, "Update", series_of(updates, measure, names), trivial),
         ]
     return draw(rows)
 

@@ -16,6 +16,8 @@ LOOKS = {
     "standardised": Style("#999933", (0, (6, 1.5, 1.3, 1.5)), "^"),
     "in_force": Style("#4d4d4d", "-", "v"),
 }
+TRIVIAL = Style("#777777", (0, (1, 2.5)), "")
+REFERENCES = {"error_of_mean": "Mean of V", "error_of_zero": "No advantage"}
 NAMES = {
     "critic": "Critic",
     "group_mean": "Group mean",
@@ -35,6 +37,8 @@ class Panel:
     """What stands under the panel."""
     series: Mapping[str, Mapping[str, Agreement]]
     """By estimator, by the label of a place on the x axis."""
+    reference: str | None = None
+    """Measure that is drawn as what any estimator has to be below: the error of a trivial one."""
 
 
 def draw(rows: Mapping[str, Sequence[Panel]]) -> Canvas:
@@ -51,7 +55,9 @@ def draw(rows: Mapping[str, Sequence[Panel]]) -> Canvas:
             shown |= dict.fromkeys(name for name, series in panel.series.items() if series)
         for axes in own[len(panels) :]:
             axes.remove()
-    legend_below(drawn, [line_of(LOOKS[name], NAMES[name]) for name in LOOKS if name in shown])
+    trivial = {panel.reference for panels in rows.values() for panel in panels if panel.reference}
+    legend = [line_of(LOOKS[name], NAMES[name]) for name in LOOKS if name in shown]
+    legend_below(drawn, [*legend, *(line_of(TRIVIAL, REFERENCES[name], marker=False) for name in sorted(trivial))])
     return drawn
 
 
@@ -62,6 +68,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         return
     if panel.measure in ("bias", "correlation"):
         axes.axhline(0, color="#888888", linewidth=0.8)
+    if panel.reference:
+        known = {label: one[panel.reference].value for series in panel.series.values() for label, one in series.items()}
+        trivial = [known[label] for label in labels]
+        axes.plot(range(len(labels)), trivial, color=TRIVIAL.color, linestyle=TRIVIAL.dash, linewidth=1.0)
     for index, (name, series) in enumerate(panel.series.items()):
         look, shift = LOOKS[name], 0.08 * (index - (len(panel.series) - 1) / 2)
         found = [(labels.index(label) + shift, one[panel.measure]) for label, one in series.items()]

@@ -8,12 +8,14 @@ from bench.statistics.agreement import MEASURES, Agreement
 from bench.statistics.baseline_quality import SCALED, VALUES, Line
 from reports.parts.arms import Arm, counted
 from reports.parts.page import sentences
-from reports.parts.quality import NAMES
+from reports.parts.quality import NAMES, REFERENCES
 from reports.parts.table import NOT_AVAILABLE, Cell, Table, cells, number
 
 Measure = Callable[..., Agreement | None]
 IN_REWARD = ("error", "bias")
 """Measures in units of reward."""
+SAME = "The same tokens as in the table of baselines."
+INTERVALS = "95 % intervals: bootstrap over problems, for these checkpoints and not for new training seeds."
 COLUMNS = {
     "error": "RMSE",
     "error_at_best_factor": "RMSE at best factor",
@@ -52,8 +54,8 @@ def table_of(name: str, arms: Sequence[Arm], measure: Measure, names: Sequence[s
                 records.append({**arm.keys, "estimator": estimator, **_record(one)})
         # What an estimator has to be below to be worth anything.
         reference = next(one for one in found.values() if one is not None)
-        trivial, key = ("Mean of V", "error_of_mean") if of_values else ("Zero", "error_of_zero")
-        rows.append(cells(arm.label, trivial, _cell(reference, key), *[NOT_AVAILABLE] * (len(shown) - 1)))
+        key = "error_of_mean" if of_values else "error_of_zero"
+        rows.append(cells(arm.label, REFERENCES[key], _cell(reference, key), *[NOT_AVAILABLE] * (len(shown) - 1)))
     columns = ("Algorithm", "Estimator", *(COLUMNS[key] for key in shown))
     return Table(name, _caption(arms, of_values), columns, tuple(rows), tuple(records), num_text_columns=2)
 
@@ -78,7 +80,7 @@ def by_position(name: str, arms: Sequence[Arm]) -> Table:
                 rows.append(cells(arm.label, NAMES[estimator], *texts))
             for label, one in own.items():
                 records.append({**arm.keys, "estimator": estimator, "position": label, **_record(one)})
-    caption = f"RMSE of each baseline, and under it its bias, by the number of tokens before. {_whose(arms)}"
+    caption = f"RMSE of each baseline, and under it its bias, by the number of tokens before. {SAME}"
     return Table(name, caption, ("Algorithm", "Estimator", *labels), tuple(rows), tuple(records), num_text_columns=2)
 
 
@@ -102,8 +104,9 @@ def _caption(arms: Sequence[Arm], of_values: bool) -> str:
     return sentences(
         "Advantages against the true advantage A(s, a) of a token. Group-standardised ones and those trained on are in "
         "units of their own, and a common factor is the learning rate's business, so all are compared at the factor "
-        "that suits them best. Zero: the error of no advantage at all.",
-        _whose(arms),
+        "that suits them best. The last row: the error of no advantage at all.",
+        SAME,
+        INTERVALS,
     )
 
 
@@ -119,5 +122,5 @@ def _whose(arms: Sequence[Arm]) -> str:
     return sentences(
         f"Last measurement of each finished run ({counted(arms, lambda arm: len(arm.finished))}): {'; '.join(parts)}.",
         "Correlation is corrected for the noise of the true values, rank correlation is not.",
-        "95 % intervals: bootstrap over problems, for these checkpoints and not for new training seeds.",
+        INTERVALS,
     )

@@ -295,6 +295,25 @@ def test_what_is_said_of_baselines_and_advantages_is_what_is_true_of_them(tiny_r
     )
 
 
+@pytest.mark.slow
+def test_a_groups_mean_is_unbiased_at_the_first_token_and_its_error_falls_with_the_root_of_its_size(
+    tiny_run: MakeRun,
+) -> None:
+    """The mean of g - 1 other rewards of 0 and 1 is off by sqrt(mean V (1 - V) / (g - 1)) before the first token."""
+    known = scene(tiny_run, "grpo", problems=60, **{"rollout.group_size": 16})
+    config = BaselineQuality(problems=60, completions=4, positions=1, continuations=24, max_continuations=240)
+    lines = known.lines(config)
+    values = np.array([one.values[()] for one in known.exact.values()])
+    assert {line["position"] for line in lines} == {0}
+    for size in (2, 4, 8, 16):
+        found = value_quality(lines, "leave_one_out", size)
+        assert found is not None
+        assert found["bias"].low < 0 < found["bias"].high
+        expected = float(np.sqrt((values * (1 - values)).mean() / (size - 1)))
+        assert found["error"].low < expected < found["error"].high
+        assert found["error"].value == pytest.approx(expected, rel=0.15)
+
+
 def test_positions_are_even_from_the_first_token_to_the_last() -> None:
     assert positions(9, 5) == [0, 2, 4, 6, 8]
     assert positions(2, 4) == [0, 1]
