@@ -96,5 +96,6 @@ def critic_record(run: Run, cast: Cast) -> dict[str, Any] | None:
         "kind": run.critic.kind,
         "states": "the policy's" if cast.critic.trunk is None else type(cast.critic.trunk).__name__,
         "num_parameters": sum(parameter.numel() for parameter in cast.critic.parameters()),
+        "num_trained": sum(parameter.numel() for parameter in trained(cast.critic)),
         "start_weights_sha256": weights_digest(cast.critic),
     }

@@ -10,7 +10,7 @@ from typing import Any
 from bench.checks_models import model_files, positions_of, prompt_lengths
 from bench.checks_objective import dead_knob
 from bench.config import Model, Run
-from bench.config_critic import HeadCritic, ModelCritic
+from bench.config_critic import HeadCritic, ModelCritic, SeparateCritic
 from bench.config_models import PretrainedModel, TinyModel, character_vocabulary, local_path
 from bench.refusals import no_critic
 
@@ -37,6 +37,11 @@ def critic_mistakes(run: Run) -> Iterator[str]:
     if isinstance(run.critic, HeadCritic) and run.critic.stop_gradient:
         why = "critic.stop_gradient keeps the value loss out of the trunk"
         yield from dead_knob(run.critic, "critic", "coefficient", why)
+    if isinstance(run.critic, SeparateCritic | ModelCritic) and run.critic.adapter and run.parallel.strategy == "fsdp":
+        yield (
+            "parallel.strategy: fsdp given with critic.adapter, whose base would be gathered for every pass and never "
+            "trained; give parallel.strategy=ddp, or critic.adapter=null"
+        )
     if isinstance(run.critic, ModelCritic):
         yield from _other_model(run, run.critic.model)
 

@@ -12,9 +12,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The two files of a peft adapter."""
 
 
-class Lora(Section):
-    """LoRA through peft (Hu et al. 2021, arXiv:2106.09685): an adapted layer computes W + scale B A, of which A and B
-    are trained; without a section all weights are. There is no dropout, as nowhere in the suite."""
+class LowRank(Section):
+    """What every adapter has: which layers it lies around, and how large it is."""
 
     kind: Literal["lora"] = "lora"
     rank: Count = 16
@@ -26,6 +25,12 @@ class Lora(Section):
     targets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Linear layers that are adapted, by their names' ends, such as [q_proj, v_proj]; null is all of the decoder's, the
     vocabulary head left out."""
+
+
+class Lora(LowRank):
+    """LoRA through peft (Hu et al. 2021, arXiv:2106.09685): an adapted layer computes W + scale B A, of which A and B
+    are trained; without a section all weights are. There is no dropout, as nowhere in the suite."""
+
     path: str | None = None
     """Folder of a trained peft adapter to start from; its rank, alpha, scale and targets come with it."""
     reference: Literal["start", "base"] = "start"

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bench.config_adapter import LowRank
 from bench.config_models import Model, PretrainedModel
 from bench.section import Count, CountOrZero, Positive, Section
 
@@ -24,13 +25,20 @@ class Fitting(Section):
     reward model; `initializer_range` is N(0, s^2), s the trunk's own setting, .02 where it states none."""
 
 
+def _trained(adapter: LowRank | None) -> str:
+    return "trained by itself" if adapter is None else f"of which an adapter of rank {adapter.rank} is trained"
+
+
 class SeparateCritic(Fitting):
     """A model of the policy's size: a copy of the starting policy, trained by itself."""
 
     kind: Literal["separate"] = "separate"
+    adapter: LowRank | None = None
+    """Train an adapter and the head in place of all weights; where the policy has an adapter too, both lie over one
+    base."""
 
     def formula(self) -> str:
-        return "V: a copy of the starting policy, trained by itself"
+        return f"V: a copy of the starting policy, {_trained(self.adapter)}"
 
 
 class ModelCritic(Fitting):
@@ -39,11 +47,13 @@ class ModelCritic(Fitting):
     kind: Literal["model"] = "model"
     model: Model
     """By name or folder, whatever head it was saved with; a tiny one is made in the policy's vocabulary."""
+    adapter: LowRank | None = None
+    """Train an adapter and the head in place of all weights."""
 
     def formula(self) -> str:
         model = self.model
         name = model.path if isinstance(model, PretrainedModel) else f"tiny, {model.num_layers} x {model.hidden_size}"
-        return f"V: another model ({name}), trained by itself"
+        return f"V: another model ({name}), {_trained(self.adapter)}"
 
 
 class HeadCritic(Fitting):

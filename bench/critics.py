@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bench.adapted_weights import adapted_layers, plain_copy
+from bench.adapters import adapted, adapted_copy
 from bench.checks_critic import room_mistake, vocabulary_mistake
 from bench.config import Run
+from bench.config_adapter import Lora, LowRank
 from bench.config_critic import Fitting, HeadCritic, HeadInit, MlpCritic, ModelCritic, SeparateCritic
 from bench.config_models import PretrainedModel, TinyModel
 from bench.models import LanguageModel, ModelUnavailable, base_of, context_of, create_tiny_trunk, load_trunk
@@ -78,18 +80,26 @@ def make_critic(run: Run, start: LanguageModel) -> Critic:
 def trunk_of(run: Run, start: LanguageModel) -> PreTrainedModel | None:
     """The model whose states the critic reads, to be trained with it; None where that is the policy."""
     match run.critic:
-        case SeparateCritic():
-            adapted = adapted_layers(start.network)
-            return base_of(plain_copy(start.network)) if adapted else deepcopy(base_of(start.network))
-        case ModelCritic(model=TinyModel() as tiny):
-            return create_tiny_trunk(tiny, _rows(start.network), stream_key(run.seed, "critic"))
-        case ModelCritic(model=PretrainedModel() as named):
+        case SeparateCritic(adapter=None):
+            adapted_too = adapted_layers(start.network)
+            return base_of(plain_copy(start.network)) if adapted_too else deepcopy(base_of(start.network))
+        case SeparateCritic(adapter=LowRank() as knobs):
+            return base_of(adapted_copy(start.network, _lora(knobs), run.seed, "critic"))
+        case ModelCritic(model=TinyModel() as tiny, adapter=knobs):
+            trunk = create_tiny_trunk(tiny, _rows(start.network), stream_key(run.seed, "critic"))
+            return trunk if knobs is None else adapted(trunk, _lora(knobs), run.seed, "critic")
+        case ModelCritic(model=PretrainedModel() as named, adapter=knobs):
             trunk, tokenizer = load_trunk(named, "critic.model")
             _check_vocabulary(named.path, start.tokenizer, tokenizer, trunk)
             check_room(trunk, 1 + run.rollout.max_completion_tokens)
-            return _reads_every_id(trunk, _rows(start.network))
+            trunk = _reads_every_id(trunk, _rows(start.network))
+            return trunk if knobs is None else adapted(trunk, _lora(knobs), run.seed, "critic")
         case _:
             return None
+
+
+def _lora(knobs: LowRank) -> Lora:
+    return Lora(**knobs.model_dump())
 
 
 def make_head(seed: int, config: Fitting, trunk: PreTrainedModel) -> nn.Module:
