@@ -19,6 +19,7 @@ from transformers import (
 from bench.config import PretrainedModel, Run, TinyModel
 from bench.config_critic import HeadCritic, SeparateCritic
 from bench.critics import Critic, make_critic, make_head
+from bench.doctor_model import model_checks
 from bench.loading import ConfigError, build_run, change, nested
 from bench.models import (
     LanguageModel,
@@ -260,3 +261,14 @@ def test_one_pass_gives_what_two_would(config: PreTrainedConfig, autocast: bool)
         network.zero_grad()
         token_values(critic, base_of(network), sequences).sum().backward()
         assert any(p.grad is not None for p in network.parameters()) == (into_trunk > 0)
+
+
+def test_the_doctor_loads_the_critic_and_says_what_is_wrong(other: Callable[..., str]) -> None:
+    path = Path(other(run_of().alphabet))
+    head, named = run_of(**{"critic.kind": "head"}), run_of(**as_model(str(path)))
+    found = {check.name: check for check in model_checks(head, [])}["critic"]
+    assert (found.state, found.lines) == ("ok", ("head: 16 parameters of its own, its last layer starts as zero",))
+    (path / "model.safetensors").write_bytes(b"no weights")
+    found = {check.name: check for check in model_checks(named, [])}["critic"]
+    assert found.state == "fail"
+    assert found.lines[0].startswith(f"critic.model.path: {path} cannot be loaded: ")
