@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+    Gemma2Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+)
 
 from bench.config import Run, TinyModel
 from bench.generate import Completion
@@ -28,6 +38,11 @@ MakeRun = Callable[..., Run]
 NAN = math.nan
 TINY = TinyModel(hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, max_positions=16)
 ALPHABET = "0123456789+="
+IDS: dict[str, Any] = {"vocab_size": 29, "pad_token_id": 0, "initializer_range": 0.4}
+SMALL: dict[str, Any] = {
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 32, **IDS,
+}  # fmt: skip
 PLAIN = {"warm_start": None, "evaluation.start": False}
 
 
@@ -81,6 +96,28 @@ def test_the_packed_score_is_the_one_of_transformers(pad: int) -> None:
     assert len(set(packed.tolist())) == 4
 
 
+@pytest.mark.parametrize(
+    ("config", "is_packed"),
+    [(GPT2Config(n_embd=16, n_layer=2, n_head=4, n_positions=32, **IDS), True), (GPTNeoXConfig(**SMALL), True),
+     (Qwen2Config(**SMALL, num_key_value_heads=2), True),
+     (Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=4), False)],
+    ids=lambda value: getattr(value, "model_type", ""),
+)  # fmt: skip
+def test_a_head_on_any_decoder_is_read_at_the_rows_last_token(config: PreTrainedConfig, is_packed: bool) -> None:
+    """Rows of unequal length together, packed or padded, against transformers' own pass over each alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        causal = AutoModelForCausalLM.from_config(config).float().eval()
+    network = with_scalar_head(replace(policy(), network=causal), 0)
+    assert scores_packed(network) == is_packed
+    rows = [((3, 4, 5), (6,)), ((3, 4, 5), (7, 8, 9)), ((5, 6), (10, 11, 12, 13))]
+    with torch.inference_mode():
+        found = scores_of(network, Sequences.of([p for p, _ in rows], [c for _, c in rows], 0))
+        alone = [float(network(input_ids=torch.tensor([[*p, *c]])).logits) for p, c in rows]
+    assert found.tolist() == pytest.approx(alone, abs=1e-5)
+    assert len({round(score, 4) for score in alone}) == 3
+
+
 def test_an_encoder_scores_alike_alone_and_beside_others() -> None:
     """Any other architecture goes through its own forward pass, and padding must not show."""
     with torch.random.fork_rng():
@@ -126,6 +163,22 @@ def test_the_judge_reads_the_policys_tokens_in_any_microbatches(tiny_run: MakeRu
     assert judge_for(tiny_run("grpo", **knobs), model)([]) == []
 
 
+def test_a_judge_with_other_tokens_reads_the_text_in_its_own(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """The same characters under other numbers: the score is the one of the text."""
+    other = create_tiny(TINY, "=+9876543210", 1)
+    path = saved(tmp_path / "rm", other)
+    knobs = {**PLAIN, "reward.model.kind": "pretrained", "reward.model.path": str(path), "reward.model.tokens": "own"}
+    group = group_of([True, False], [None] * 2)
+    members = tuple(replace(member, text=text) for member, text in zip(group.members, "34", strict=True))
+    groups = [replace(group, problem=Problem(id="p", prompt="1+2=", gold="3"), members=members)]
+    found = judge_for(tiny_run("grpo", **knobs), policy())(groups)
+    network: Any = AutoModelForSequenceClassification.from_pretrained(path)
+    ids = [other.encode_prompt("1+2=") + other.encode_completion(text) for text in "34"]
+    with torch.inference_mode():
+        expected = [float(network(input_ids=torch.tensor([own])).logits) for own in ids]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
 def test_its_own_tokenizer_writes_prompt_and_completion_anew() -> None:
     model = policy()
     (member,) = group_of([True], [None]).members
@@ -148,6 +201,9 @@ def test_a_reward_model_that_does_not_fit_is_refused_by_name(tiny_run: MakeRun, 
     config = json.loads((path / "config.json").read_text())
     config |= {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "x"}, "label2id": {"x": 0}}
     (path / "config.json").write_text(json.dumps(config))
+    unknown = tiny_run("grpo", **PLAIN, **{"reward.model.kind": "pretrained", "reward.model.path": "nobody/no-model"})
+    with pytest.raises(ModelUnavailable, match=r"reward\.model\.path: nobody/no-model cannot be loaded"):
+        judge_for(unknown, policy())
     with pytest.raises(ModelUnavailable, match=r"lacks the weights of score\.weight, so its scores would be random"):
         judge_for(run, policy())
 

@@ -186,7 +186,7 @@ def test_the_run_directory_holds_the_file_contract(tiny_run: MakeRun, tmp_path: 
     assert not record.problems
     assert record.status.state == "finished"
     assert record.formula is not None
-    assert set(record.formula) == {"algorithm", "title", "formula", "sources", "objective"}
+    assert set(record.formula) == {"algorithm", "title", "formula", "sources", "objective", "reward"}
     timings = record.timings
     assert [line["update"] for line in timings] == [0, 1, 2, 3, 4]
     assert all(line["tokens"]["trained"] > 0 for line in timings[1:])

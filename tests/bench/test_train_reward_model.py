@@ -212,9 +212,10 @@ def test_ppo_with_a_reward_model_runs_on_smollm2(tiny_run: MakeRun, tmp_path: Pa
         "model": {"kind": "pretrained", "path": str(Path(package.origin).parent),
                   "gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"},
         "rollout.prompts": 2, "rollout.group_size": 2, "rollout.updates_per_rollout": 1,
-        "rollout.max_completion_tokens": 10, "budget.updates": 1, "evaluation.problems": 1, "evaluation.samples": 1,
+        "rollout.max_completion_tokens": 8, "rollout.temperature": 0.6, "budget.updates": 1,
+        "evaluation.problems": 1, "evaluation.samples": 1,
         "evaluation.ks": [1], "meter.every": 1, "critic.lr": 1e-5, "optimizer.lr": 1e-6,
-        "reward.model.problems": 6, "reward.model.samples": 4, "reward.model.updates": 1,
+        "reward.model.problems": 8, "reward.model.samples": 6, "reward.model.updates": 1,
         "reward.model.batch_size": 1, "reward.model.lr": 1e-5, "reward.model.min_accuracy": 0.0,
         "reward.model.held_out": 0.4,
     }  # fmt: skip
