@@ -149,12 +149,10 @@ def _states(cast: Cast) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def predicted_bytes(cast: Cast) -> tuple[int, int]:
-    """Bytes of a checkpoint once both optimizers have their two moments, and of the policy alone."""
-    policy = _num_bytes({"policy": cast.policy.network.state_dict()})
-    critic = 0 if cast.critic is None else _num_bytes({"critic": cast.critic.state_dict()})
+    """Bytes of a checkpoint, which is what is trained with AdamW's two moments of it, and of the whole policy."""
     optimizers = [one for one in (cast.optimizer, cast.critic_optimizer) if one is not None]
     trained = [p for one in optimizers for group in one.param_groups for p in group["params"] if p.requires_grad]
-    return policy + critic + 2 * sum(p.nbytes for p in trained), policy
+    return 3 * sum(p.nbytes for p in trained), _num_bytes({"policy": cast.policy.network.state_dict()})
 
 
 def _num_bytes(states: Mapping[str, Mapping[str, torch.Tensor]]) -> int:
