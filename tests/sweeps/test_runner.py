@@ -309,3 +309,13 @@ def test_mistakes_end_with_status_2_and_no_process(bench):
     assert "/proc/nowhere" in bench.said
     assert bench.run(jobs=0) == 2
     assert bench.calls("prepare") == []
+
+
+def test_a_sweep_counts_the_trials_whose_health_asks_for_a_look(bench):
+    bench.run()
+    assert "health:" not in bench.said, "nothing can be told of one record"
+    path = bench.run_directory(1) / "metrics.jsonl"
+    lines = [{"update": update, "entropy": 1.0 if update < 9 else 0.01} for update in range(1, 17)]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    bench.run()
+    assert "health: 1 of 1 trials ask for a look: entropy 1 (see Run health" in bench.said
