@@ -49,7 +49,14 @@ class Quality:
         return crossed or update + step >= self.run.budget.updates
 
     def measure(self, groups: Sequence[Group], rollout: Rollout, credit: Credit, first: int) -> None:
-        """Write the lines of a rollout, by the policy that sampled it.
+        """Write the lines of a rollout; arguments as for `lines`."""
+        lines = self.lines(groups, rollout, credit, first)
+        if processes.is_main():
+            for line in lines:
+                store.append_jsonl(self.directory / FILE, line)
+
+    def lines(self, groups: Sequence[Group], rollout: Rollout, credit: Credit, first: int) -> list[dict[str, Any]]:
+        """A record for each token looked at, by the policy that sampled the rollout.
 
         Args:
             groups: all of the rollout, in the order of the rows.
@@ -58,10 +65,8 @@ class Quality:
         update = self.cast.progress.update
         key = stream_key(self.run.seed, "baseline quality", update)
         continuer = Continuer(self.run, self.objective, self.cast, self.sampler, self._rewarder, key)
-        lines = measured(self.config, continuer, groups, rollout, credit, first)
-        if processes.is_main():
-            for line in lines:
-                store.append_jsonl(self.directory / FILE, {"update": update, **line})
+        found = measured(self.config, continuer, groups, rollout, credit, first)
+        return [{"update": update, **line} for line in found]
 
 
 def measured(
@@ -72,7 +77,7 @@ def measured(
     credit: Credit,
     first: int = 0,
 ) -> list[dict[str, Any]]:
-    """A record for each token looked at; what there is not is None. Other arguments as for `Quality.measure`."""
+    """A record for each token looked at; what there is not is None. Other arguments as for `Quality.lines`."""
     scene = _Scene.of(continuer.objective, rollout, credit)
     chosen = [(i, m) for i in range(first, len(groups)) for m in _members(groups[i], config)]
     own = sorted({i for i, _ in chosen})[: config.problems]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench import checkpoint, store
+from bench.baseline_quality.afterwards import measure_saved
 from bench.baseline_quality.measure import FILE
 from bench.config import Run
 from bench.loading import ConfigError, change
@@ -70,6 +71,30 @@ def test_a_run_is_the_same_with_and_without_and_after_a_resume(
     assert tokens[0] == tokens[1]
     peaks = [json.loads((tmp_path / name / "memory.json").read_text())["peak"]["roles"] for name in ("off", "on")]
     assert peaks[0] == peaks[1]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_measured_afterwards_as_it_was_in_training(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """The same rollout, the same continuations; the lines of other updates stay."""
+    folder = tmp_path / "run"
+    run = tiny_run("ppo", **{"checkpoint.every": 2, **ON})
+    execute(run, folder)
+    before = lines(folder, FILE)
+    assert measure_saved(folder) == {2: len(before) // 2}
+    after = lines(folder, FILE)
+    assert [line["update"] for line in after] == [line["update"] for line in before]
+    for old, new in zip(before, after, strict=True):
+        assert new["num_sampled_tokens"] == old["num_sampled_tokens"]
+        assert new["value_true"] == pytest.approx(old["value_true"], abs=1e-6)
+        assert new["critic_advantage"] == pytest.approx(old["critic_advantage"], abs=1e-6)
+    assert measure_saved(folder, ["baseline_quality.problems=2"])[2] < len(before) // 2
+    with pytest.raises(ConfigError, match="only knobs of baseline_quality"):
+        measure_saved(folder, ["seed=3"])
+    store.write_yaml(folder / "run.yaml", change(run, {"baseline_quality": None}).dump())
+    with pytest.raises(ConfigError, match="problems: 16 given, must be at most"):
+        measure_saved(folder)
+    with pytest.raises(ConfigError, match="so it is no run"):
+        measure_saved(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
