@@ -199,6 +199,7 @@ def test_every_knob_is_documented_or_plain() -> None:
     assert {name for name, field in Run.model_fields.items() if field.description} == {
         "algorithm",
         "objective",
+        "critic",
         "threads",
     }
     for field in Run.model_fields.values():
