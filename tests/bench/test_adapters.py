@@ -99,6 +99,7 @@ def test_rep_03_the_start_follows_the_seed_bit_for_bit_and_draws_from_no_global_
         assert same == {name for name in first if ".lora_B." in name}
     a = first["base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"]
     assert a.shape == (16, 64)
+    assert not torch.equal(a, first["base_model.model.model.layers.1.mlp.down_proj.lora_A.weight"])
     assert 0.9 * 64**-0.5 < float(a.detach().abs().max()) < 64**-0.5
     one = adapter_parameters(adapted(tiny().network, Lora(targets=("down_proj",)), 0, "policy"))
     assert all(torch.equal(tensor, first[name]) for name, tensor in one.items()), "not by what else is adapted"
@@ -112,7 +113,10 @@ def test_rep_03_algorithms_begin_with_the_same_adapter() -> None:
 
 
 def test_all_linear_layers_of_the_decoder_are_adapted_and_the_network_stays_what_it_was() -> None:
-    bare, network = tiny().network, adapted(tiny().network, Lora(rank=4), 0, "policy")
+    bare, network = tiny().network, tiny().network
+    for one in (bare, network):
+        one.model.layers[0].mlp.down_proj.weight.data[0, 0] = -0.0
+    adapted(network, Lora(rank=4), 0, "policy")
     assert type(network) is type(bare)
     kinds = {name.rpartition(".")[2] for name in adapted_layers(network)}
     assert kinds == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -212,6 +216,7 @@ def test_the_reference_and_the_optimizer_hold_no_more_than_the_adapter() -> None
     meter = MemoryMeter("cpu")
     meter.metering = True
     assert cast.reference is not None
+    assert len(cast.optimizer.param_groups[0]["params"]) == len(trained(cast.policy.network))
     meter.own("optimizer", cast.optimizer)
     meter.own("reference", cast.reference.network)
     meter.own("policy", cast.policy.network)

