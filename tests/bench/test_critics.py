@@ -198,7 +198,8 @@ def test_a_warm_up_of_n_updates_leaves_the_policy_bit_for_bit(kind: str, make_ru
         assert all(parameter.grad is None for parameter in job.policy.network.parameters())
 
 
-@pytest.mark.parametrize("kind", ["head", pytest.param("mlp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["head", "mlp"])
 def test_microbatches_change_no_step(kind: str, make_run: MakeRun, tmp_path: Path, kept: Kept) -> None:
     (policy, critic, record), (policy_2, critic_2, record_2) = [
         first_step(
@@ -320,3 +321,18 @@ def test_each_kind_explains_what_a_policy_that_stands_still_will_earn(
         explained += [record["value/explained_variance"] for record in learner.advance()]
     assert abs(explained[0]) < 1e-3
     assert sum(explained[-5:]) / 5 > 0.04
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["head", "separate"])
+def test_layers_that_are_computed_again_change_no_gradient(
+    kind: str, make_run: MakeRun, tmp_path: Path, kept: Kept
+) -> None:
+    (policy, critic, _), (policy_2, critic_2, _) = [
+        first_step(
+            make_run(kind, **{**FREE, **KNOWING, "compute.gradient_checkpointing": on}), tmp_path / str(on), kept
+        )
+        for on in (False, True)
+    ]
+    torch.testing.assert_close(policy, policy_2, atol=1e-7, rtol=1e-5)
+    torch.testing.assert_close(critic, critic_2, atol=1e-7, rtol=1e-5)

@@ -23,7 +23,6 @@ SMALLER = {
 KINDS: Mapping[str, dict[str, Any]] = {
     "model": {"critic.kind": "model", "critic.model": SMALLER},
     "head": {"critic.kind": "head", "critic.warmup_updates": 1},
-    "stopped_head": {"critic.kind": "head", "critic.stop_gradient": True},
     "mlp": {"critic.kind": "mlp", "critic.hidden_sizes": [8], "critic.warmup_updates": 1},
 }
 SHARDED = {"parallel.strategy": "fsdp", "meter.every": 0, "checkpoint.every": 2}
