@@ -83,7 +83,7 @@ class Judge:
         parts = microbatches(range(len(rows)), sequences, self.run.optimizer, packed=packed)
         if pad is None and not packed:
             parts = [[row] for part in parts for row in part]  # its own pass then takes one row at a time
-        # Nothing is kept for a backward pass; checkpointing would only put its layers into train mode, so it is left off.
+        # Without a backward pass checkpointing would only put its layers into train mode, so it is left off.
         compute = Compute(autocast=self.run.compute.autocast)
         with torch.inference_mode(), passes(compute, self.run.device, self.network):
             scores = by_parts(self.network, partial(_column, self.network), sequences, parts)
