@@ -22,6 +22,7 @@ from bench.checkpoint import weights_digest
 from bench.checks_reward_model import outputs_mistake, vocabulary_line, vocabulary_mistake
 from bench.compute import passes
 from bench.config import Run
+from bench.config_compute import Compute
 from bench.config_reward_model import PretrainedReward, TrainedReward
 from bench.fingerprint import folder_digest
 from bench.generate import ContextTooSmall
@@ -82,7 +83,9 @@ class Judge:
         parts = microbatches(range(len(rows)), sequences, self.run.optimizer, packed=packed)
         if pad is None and not packed:
             parts = [[row] for part in parts for row in part]  # its own pass then takes one row at a time
-        with torch.inference_mode(), passes(self.run.compute, self.run.device, self.network):
+        # Without a backward pass checkpointing would only put its layers into train mode, so it is left off.
+        compute = Compute(autocast=self.run.compute.autocast)
+        with torch.inference_mode(), passes(compute, self.run.device, self.network):
             scores = by_parts(self.network, partial(_column, self.network), sequences, parts)
         return scores[:, 0].cpu()
 

@@ -35,7 +35,7 @@ from bench.progress import progress
 from bench.prompting import encode_prompts, ended, stop_of
 from bench.reward_model import Row, pad_of, row_of, scores_of
 from bench.seeding import generator, stream_key
-from bench.statistics import problems_interval
+from bench.statistics import accuracy_interval
 from tasks.parts.problem import Problem, ProceduralTask
 
 TOKENS_AT_ONCE = 4096
@@ -112,13 +112,15 @@ def train_reward_model(run: Run, config: TrainedReward, start: Start, folder: Pa
         _check_pairs(config, len(training), paired, len(held_out), held_out_paired, correct_rate)
         losses = _fit(config, network, paired)
         accuracy = [_accuracy(network, one) for one in held_out_paired]
-        interval = problems_interval(np.array(accuracy))
+        interval = accuracy_interval(np.array(accuracy))
         mean, std = _moments(network, training)
     network.save_pretrained(folder / "model")
     _tokenizer_of(start.model).save_pretrained(folder / "model")
     return {
         "accuracy": interval.mean,
-        "interval": {"low": interval.low, "high": interval.high, "level": interval.level, "over": interval.estimand},
+        # Student's t knows no end of the scale.
+        "interval": dict(zip(("low", "high"), np.clip([interval.low, interval.high], 0, 1).tolist(), strict=True))
+        | {"level": interval.level, "over": interval.estimand},
         "caution": interval.caution,
         "training_accuracy": float(np.mean([_accuracy(network, one) for one in paired])),
         "training": {"prompts": len(paired), "of": len(training), "pairs": sum(one.num_pairs for one in paired)},

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from bench.config import Run, TinyModel
-from bench.generate import Completion
+from bench.generate import Completion, ContextTooSmall
 from bench.glossary import METRICS
 from bench.models import LanguageModel, ModelUnavailable, create_tiny
 from bench.policy import Sequences
@@ -160,7 +160,11 @@ def test_the_judge_reads_the_policys_tokens_in_any_microbatches(tiny_run: MakeRu
     cut = min(abs(score) for score in plain)
     clipped = judge_for(tiny_run("grpo", **{**knobs, "reward.model.clip": cut}), model)(groups)
     assert [abs(score) for score in clipped] == pytest.approx([cut] * 7)
-    assert judge_for(tiny_run("grpo", **knobs), model)([]) == []
+    judge = judge_for(tiny_run("grpo", **knobs), model)
+    assert judge([]) == []
+    judge.network.config.max_position_embeddings = 4
+    with pytest.raises(ContextTooSmall, match="it has 4 positions, and a prompt with its completion takes 5 tokens"):
+        judge(groups)
 
 
 def test_a_judge_with_other_tokens_reads_the_text_in_its_own(tiny_run: MakeRun, tmp_path: Path) -> None:
