@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mlflow.entities import RunInfo
 
 ARTIFACTS = (
-    *("run.yaml", "formula.json", "provenance.json", "memory.json", "throughput.json", "alarms.json"),
+    *("run.yaml", "formula.json", "provenance.json", "memory.json", "throughput.json", "alarms.json", "pairs.json"),
     *("eval/*.json", "eval/*.parquet"),
 )
 MLFLOW_STATUS = {
