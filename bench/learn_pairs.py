@@ -43,6 +43,7 @@ from bench.sharding import is_fully_sharded, within
 FOLDER = "pairs"
 """Folder of a run's directory that holds the pairs of each round."""
 SUMMARY = "pairs.json"
+_NO_PAIR = Pair((), (), ())
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,15 @@ class Round:
     """Metrics of its first update."""
     generated: tuple[int, int]
     """Tokens and completions sampled for it."""
+    used: Sequence[int] = ()
+    """The pairs that an update comes to, by number; told only of a round that was made now."""
     digest: str = ""
 
     def as_kept(self) -> Kept:
-        """What is written of it."""
-        texts = {name: [getattr(pair, name) for pair in self.pairs] for name in ("prompt_ids", "chosen", "rejected")}
+        """What is written of it: of pairs that no update comes to, perhaps most of a large set, their place alone."""
+        used = set(self.used)
+        pairs = [pair if i in used else _NO_PAIR for i, pair in enumerate(self.pairs)]
+        texts = {name: [getattr(pair, name) for pair in pairs] for name in ("prompt_ids", "chosen", "rejected")}
         about = {"found": self.found, "generated": list(self.generated)}
         return Kept(texts, about, {"reference": self.reference})
 
@@ -158,7 +163,7 @@ class PairLearner:
         pairs = [Pair(*row) for row in zip(*columns, strict=True)]
         tokens, completions = record.about["generated"]
         reference = record.numbers["reference"].to(self.device)
-        return Round(number, pairs, reference, dict(record.about["found"]), (tokens, completions), record.digest)
+        return Round(number, pairs, reference, dict(record.about["found"]), (tokens, completions), digest=record.digest)
 
     def _made(self, number: int) -> Round:
         """A round's pairs by the policy as it is, and its log-probabilities of those that an update comes to."""
@@ -170,8 +175,9 @@ class PairLearner:
                 made, generated = encoded_pairs(self.cast.policy, fetched(source), budget), (0, 0)
         size, per_update = len(made.pairs), self._per_update(len(made.pairs))
         order = pass_order(self.run.seed, _order_name(number), size, self.updates_per_round * per_update, 0)
-        reference = self._reference(made.pairs, sorted(set(order)))
-        return Round(number, made.pairs, reference, {"dpo/round": number + 1, **made.found}, generated)
+        used = sorted(set(order))
+        reference = self._reference(made.pairs, used)
+        return Round(number, made.pairs, reference, {"dpo/round": number + 1, **made.found}, generated, used)
 
     def _from_samples(self, pairing: GradedPairs, number: int) -> tuple[Made, tuple[int, int]]:
         """Pairs of the round's share of the prompts, and the tokens and completions that they cost."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 ARTIFACTS = (
     *("run.yaml", "formula.json", "provenance.json", "memory.json", "throughput.json", "alarms.json", "health.json"),
-    *("eval/*.json", "eval/*.parquet"),
+    *("pairs.json", "reward_model.json", "eval/*.json", "eval/*.parquet"),
 )
 MLFLOW_STATUS = {
     "pending": "SCHEDULED",
