@@ -1,6 +1,5 @@
 """Where a checkpoint comes from, and which ones a run may not go on from: another run's, format's or library's."""
 
-import tempfile
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,9 +55,10 @@ def _unwritable(checkpoints: Path) -> str | None:
     """Why no checkpoint can be written there, in a sentence."""
     try:
         checkpoints.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=checkpoints, prefix=".probe.") as probe:
-            probe.write(b"1")
-            probe.flush()
+        # Always of one name: what a kill leaves of it is gone with the next start.
+        probe = checkpoints / ".probe"
+        probe.write_bytes(b"1")
+        probe.unlink()
         free = checkpoint_folder.free_bytes(checkpoints)
     except OSError as error:
         return f"{checkpoints}: cannot be written ({error.strerror or error}); make it writable, or give output.root"

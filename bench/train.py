@@ -352,7 +352,8 @@ def finish(job: Job, known: dict[str, Any] | None) -> None:
 def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str | None = None) -> store.Status:
     """Record how the run ended, whatever else is missing, and mirror it.
 
-    Of several processes the first to end badly says why: what the others meet follows from it.
+    The status comes last: a run that says it has ended is not gone on from, so nothing may be missing then. Of several
+    processes the first to end badly says why: what the others meet follows from it.
     """
     if state == "finished" and not processes.is_main():
         return store.Status(state, attempt)  # the main process is still writing, and may fail yet
@@ -362,16 +363,16 @@ def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str
             counted = first.attempt + (first.state == "pending")
             store.set_status(directory, state, attempt=counted, error=error)
         return store.read_status(directory)
-    if run.parallel.processes == 1 or first.state == "running":
-        store.set_status(directory, state, attempt=attempt, error=error)
-    else:
-        state = first.state
+    ours = run.parallel.processes == 1 or first.state == "running"
+    state = state if ours else first.state
     # The place may be what failed, and then nothing can be written there.
     with suppress(OSError) if state == "failed" else nullcontext():
         records = store.read_jsonl(directory / "metrics.jsonl").records
         if records or state != "failed":  # a run that never began has nothing to be alarmed about
             store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
         store.write_json(directory / "health.json", health.as_record(health.health_of(records, run.dump()), records))
+    if ours:
+        store.set_status(directory, state, attempt=attempt, error=error)
     track(run, directory)
     return store.read_status(directory)
 

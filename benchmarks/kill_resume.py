@@ -55,14 +55,14 @@ OWN: Mapping[str, Mapping[str, Any]] = {
     "ppo": {"critic.lr": 1e-2, "critic.warmup_updates": 1},
     "dapo": {"objective.selection.surplus": "carry_over", "rollout.old_logp": "sampler"},
 }
-COMPARED = ("metrics.jsonl", "final.json", "alarms.json", "overlap.json")
+COMPARED = ("metrics.jsonl", "final.json", "alarms.json", "health.json", "overlap.json")
 NOT_COMPARED = ("complete.json", "README.md")
 # The first word that a path holds says what the run was at.
 PHASES = (
     ("step_", "checkpoint"), ("best_", "best model"), ("round_", "pairs kept"), ("README", "model card"),
     ("final", "final model"), ("eval", "evaluation"), ("status.json", "status"), ("metrics.jsonl", "after an update"),
     ("timings.jsonl", "between updates"), ("memory.json", "closing files"), ("throughput.json", "closing files"),
-    ("alarms.json", "closing files"), ("provenance.json", "start"), ("run.yaml", "start"), ("formula.json", "start"),
+    ("alarms.json", "closing files"), ("health.json", "closing files"), ("provenance.json", "start"), ("run.yaml", "start"), ("formula.json", "start"),
     ("overlap.json", "start"),
 )  # fmt: skip
 EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")

@@ -98,6 +98,18 @@ def test_swp_09_a_run_trained_to_its_end_takes_no_further_step(
     assert json.loads((directory / "final.json").read_text())["update"] == 7
 
 
+def test_a_run_is_not_said_to_have_ended_before_all_is_written(
+    tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between two files of the end would leave a finished run without the later one, which no start mends."""
+    written: list[str] = []
+    original = store.write_text
+    monkeypatch.setattr(store, "write_text", lambda path, text: (written.append(path.name), original(path, text)))
+    train._end(tiny_run("grpo"), tmp_path, 1, "finished")
+    assert written[-1] == "status.json"
+    assert "alarms.json" in written
+
+
 @pytest.mark.slow
 def test_the_best_model_is_that_of_the_checkpoint_that_is_gone_on_from(
     tiny_run: MakeRun, tmp_path: Path, stopping: Callable[[Any, str, int], None]
