@@ -67,27 +67,11 @@ class Continuer:
         NaN where a continuation could not be scored.
         """
         found: dict[int, np.ndarray] = {}
-        model = self.cast.policy
-        for batch in self._batches([prefix for prefix, _ in wanted], size):
+        model, budget = self.cast.policy, self.run.rollout.max_completion_tokens
+        for batch in batches([prefix for prefix, _ in wanted], size, budget, model.context):
             own = [wanted[i] for i in batch]
             found |= dict(zip(batch, self._returns(model, own, size), strict=True))
         return [found[i] for i in range(len(wanted))]
-
-    def _batches(self, prefixes: Sequence[Prefix], size: int) -> Iterator[list[int]]:
-        """Indices of prefixes of nearly the same length: all of a batch may take as many tokens as its shortest has
-        left, which the longest must have positions for."""
-        budget, context = self.run.rollout.max_completion_tokens, self.cast.policy.context
-        batch: list[int] = []
-        for i in sorted(range(len(prefixes)), key=lambda i: (len(prefixes[i].tokens), i)):
-            ahead = len(prefixes[i].tokens) - len(prefixes[batch[0]].tokens) if batch else 0
-            longest = max(len(prefixes[j].group.prompt_ids) for j in [*batch, i]) + budget + ahead
-            too_far = ahead and (ahead * _SPAN >= budget or (context is not None and longest > context))
-            if too_far or (len(batch) + 1) * size > _MOST_COMPLETIONS:
-                yield batch
-                batch = []
-            batch.append(i)
-        if batch:
-            yield batch
 
     def _returns(self, model: LanguageModel, batch: Sequence[tuple[Prefix, int]], size: int) -> list[np.ndarray]:
         keys = [self._keys(prefix, number, size) for prefix, number in batch]
@@ -133,7 +117,7 @@ class Continuer:
             sampled = self.sampler.generate(model, prompts, keys, **how)
         stop = stop_of(self.run.prompt)
         flat = [
-            (prefix.group.problem, *ended(model, _joined(prefix, one, budget), stop))
+            (prefix.group.problem, *ended(model, joined(prefix, one, budget), stop))
             for (prefix, _), own in zip(batch, sampled, strict=True)
             for one in own
         ]
@@ -195,7 +179,30 @@ class Continuer:
             return by_parts(network, lambda part: token_logps(network, part, temperature), sequences, parts)
 
 
-def _joined(prefix: Prefix, continuation: Completion, budget: int) -> Completion:
+def batches(prefixes: Sequence[Prefix], size: int, budget: int, context: int | None) -> Iterator[list[int]]:
+    """Indices of prefixes of nearly the same length, which are continued together.
+
+    All of a batch may take as many tokens as its shortest has left, which the longest must have positions for.
+
+    Args:
+        size: continuations of each.
+        budget: most tokens of a whole completion.
+        context: positions of the model; None where it has no end.
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(prefixes)), key=lambda i: (len(prefixes[i].tokens), i)):
+        ahead = len(prefixes[i].tokens) - len(prefixes[batch[0]].tokens) if batch else 0
+        longest = max(len(prefixes[j].group.prompt_ids) for j in [*batch, i]) + budget + ahead
+        too_far = ahead and (ahead * _SPAN >= budget or (context is not None and longest > context))
+        if batch and (too_far or (len(batch) + 1) * size > _MOST_COMPLETIONS):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def joined(prefix: Prefix, continuation: Completion, budget: int) -> Completion:
     """The whole completion, cut where the budget cuts: a continuation may have gone on for longer, among others."""
     left = budget - len(prefix.tokens)
     return Completion(

@@ -13,14 +13,14 @@ import torch
 from algorithms.axes.batch import Rollout
 from algorithms.axes.penalty import RewardKL, SequenceRewardKL
 from algorithms.axes.policy_gradient import PolicyGradient
-from bench.baseline_quality.continuations import Continuer
+from bench.baseline_quality.continuations import Continuer, Prefix, batches, joined
 from bench.baseline_quality.measure import measured, positions
 from bench.baseline_quality.returns import discount
 from bench.baseline_quality.truth import true_values
 from bench.casting import make_cast
 from bench.config import Run
 from bench.config_quality import BaselineQuality
-from bench.generate import sample
+from bench.generate import Completion, sample
 from bench.instruments import Instruments
 from bench.learner import Cast, microbatches
 from bench.memory import MemoryMeter
@@ -312,6 +312,17 @@ def test_a_groups_mean_is_unbiased_at_the_first_token_and_its_error_falls_with_t
         expected = float(np.sqrt((values * (1 - values)).mean() / (size - 1)))
         assert found["error"].low < expected < found["error"].high
         assert found["error"].value == pytest.approx(expected, rel=0.15)
+
+
+def test_prefixes_of_nearly_one_length_share_a_batch_and_the_budget_cuts_each_where_it_should() -> None:
+    group = Group(Letters().generate("train", 0), (3, 3, 4), ())
+    prefixes = [Prefix(group, (3,) * n, (-1.0,) * n) for n in (9, 0, 2, 1, 1)]
+    assert list(batches(prefixes, 8, budget=16, context=None)) == [[1, 3, 4], [2], [0]]
+    assert list(batches(prefixes, 8, budget=16, context=19)) == [[1], [3, 4], [2], [0]]
+    assert list(batches(prefixes, 2048, budget=16, context=None)) == [[1, 3], [4, 2], [0]]
+    ended = Completion((4, 4, 1), terminated=True, logps=(-2.0, -3.0, -4.0))
+    assert joined(prefixes[2], ended, 5) == Completion((3, 3, 4, 4, 1), True, (-1.0, -1.0, -2.0, -3.0, -4.0))
+    assert joined(prefixes[2], ended, 4) == Completion((3, 3, 4, 4), False, (-1.0, -1.0, -2.0, -3.0))
 
 
 def test_positions_are_even_from_the_first_token_to_the_last() -> None:
