@@ -62,8 +62,8 @@ PHASES = (
     ("step_", "checkpoint"), ("best_", "best model"), ("round_", "pairs kept"), ("README", "model card"),
     ("final", "final model"), ("eval", "evaluation"), ("status.json", "status"), ("metrics.jsonl", "after an update"),
     ("timings.jsonl", "between updates"), ("memory.json", "closing files"), ("throughput.json", "closing files"),
-    ("alarms.json", "closing files"), ("health.json", "closing files"), ("provenance.json", "start"), ("run.yaml", "start"), ("formula.json", "start"),
-    ("overlap.json", "start"),
+    ("alarms.json", "closing files"), ("health.json", "closing files"), ("provenance.json", "start"),
+    ("run.yaml", "start"), ("formula.json", "start"), ("overlap.json", "start"),
 )  # fmt: skip
 EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
 
