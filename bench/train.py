@@ -357,21 +357,19 @@ def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str
     """
     if state == "finished" and not processes.is_main():
         return store.Status(state, attempt)  # the main process is still writing, and may fail yet
-    first = store.read_status(directory)
     if not processes.is_main():
+        first = store.read_status(directory)
         if first.state in ("pending", "running"):
             counted = first.attempt + (first.state == "pending")
             store.set_status(directory, state, attempt=counted, error=error)
         return store.read_status(directory)
-    ours = run.parallel.processes == 1 or first.state == "running"
-    state = state if ours else first.state
     # The place may be what failed, and then nothing can be written there.
     with suppress(OSError) if state == "failed" else nullcontext():
         records = store.read_jsonl(directory / "metrics.jsonl").records
         if records or state != "failed":  # a run that never began has nothing to be alarmed about
             store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
         store.write_json(directory / "health.json", health.as_record(health.health_of(records, run.dump()), records))
-    if ours:
+    if run.parallel.processes == 1 or store.read_status(directory).state == "running":
         store.set_status(directory, state, attempt=attempt, error=error)
     track(run, directory)
     return store.read_status(directory)

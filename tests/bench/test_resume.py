@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import metadata_load
 from typer.testing import CliRunner
 
 from bench import checkpoint, checkpoint_folder, kept, resume, store, train
@@ -22,6 +23,7 @@ from bench.loading import build_run, nested
 from bench.models import create_tiny, save_folder
 from bench.moved import changed_share, sample_of
 from bench.rollout import Sampler
+from bench.statistics import accuracy_interval
 from bench.train import execute
 
 MakeRun = Callable[..., Run]
@@ -59,6 +61,22 @@ def no_step(*_: Any) -> Iterator[Any]:
     raise AssertionError("a step was taken")
 
 
+def check_card(directory: Path) -> None:
+    """The front matter is what the hub reads, without what is not known; the results are those of the evaluation."""
+    card = directory / "checkpoints/final/README.md"
+    matter, text = metadata_load(card), card.read_text()
+    assert matter is not None
+    assert matter["library_name"] == "transformers"
+    assert {"rl-objective-bench", "dr_grpo", "chain_sum"} <= set(matter["tags"])
+    assert not {"license", "base_model", "datasets"} & set(matter)
+    estimates = store.read_run(directory).estimates("test")
+    assert estimates is not None
+    interval = accuracy_interval(estimates.pass_at(1))
+    assert f"| test | {interval.mean:.3f} | {interval.low:.3f} to {interval.high:.3f} |" in text
+    assert f"Run `{directory.name}`" in text
+    assert json.loads((directory / "final.json").read_text())["weights_sha256"] in text
+
+
 def test_swp_09_a_run_trained_to_its_end_takes_no_further_step(
     tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: Callable[[Any, str, int], None]
 ) -> None:
@@ -79,8 +97,7 @@ def test_swp_09_a_run_trained_to_its_end_takes_no_further_step(
     times = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     assert execute(run, directory) == status
     assert {path: path.stat().st_mtime_ns for path in directory.rglob("*")} == times
-    text = (directory / "checkpoints/final/README.md").read_text()
-    assert f"Run `{directory.name}`" in text
+    check_card(directory)
     (directory / "status.json").unlink()
     final = directory / "checkpoints/final"
     beyond = checkpoint_folder.marker_of(final)
