@@ -30,7 +30,7 @@ from bench.decoder_weights import decoder_weights, decodes_natively
 from bench.generate import sample
 from bench.loading import build_run, change, nested
 from bench.memory import MemoryMeter
-from bench.models import Critic, LanguageModel, ModelUnavailable, create_tiny
+from bench.models import LanguageModel, ModelUnavailable, create_tiny
 from bench.policy import Sequences, reads_packed, token_logps, token_values
 from bench.prepare import start_content, starting_model
 from bench.seeding import generator, stream_key
