@@ -20,6 +20,7 @@ from bench.adapted_weights import (
     ADAPTER,
     adapted_layers,
     adapter_parameters,
+    plain_copy,
     plain_state,
     sharing_base,
     state_digest,
@@ -207,14 +208,19 @@ def reference_of(network: Network, lora: Lora) -> Network:
 
 
 def adapted_copy(network: Network, lora: Lora, seed: int, name: str) -> Network:
-    """A second network with an adapter of its own that is trained, such as a critic's trunk. Where the first has an
-    adapter too, both lie over the same base weights, which neither trains; otherwise the base is copied.
+    """A second network that computes what the first does, with an adapter of its own that is trained, such as a
+    critic's trunk. Where the first has an adapter that adds nothing yet, both lie over the same base weights, which
+    neither trains; otherwise the second has a base of its own, with what the first's adapter adds merged in.
 
     Args:
         lora: the second adapter's knobs, which need not be the first's.
         name: whose adapter it is; its draws are others than those of the first.
     """
-    base = without_adapter(network) if adapted_layers(network) else deepcopy(network)
+    adds = any(bool(layer.lora_B[ADAPTER].weight.any()) for layer in adapted_layers(network).values())
+    if adds:
+        base = plain_copy(network).requires_grad_(False)
+    else:
+        base = without_adapter(network) if adapted_layers(network) else deepcopy(network)
     return adapted(base, lora, seed, name)
 
 

@@ -3,16 +3,15 @@
 Imports nothing that loads a model: `bench.critics` says the same lines of what only a loaded model can tell.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from bench.checks_models import model_files, positions_of, prompt_lengths
 from bench.checks_objective import dead_knob
 from bench.config import Model, Run
 from bench.config_critic import HeadCritic, ModelCritic, SeparateCritic
-from bench.config_models import PretrainedModel, TinyModel, character_vocabulary, local_path
+from bench.config_models import PretrainedModel
 from bench.refusals import no_critic
+from bench.vocabulary import other_tokens, vocabulary_of
 
 _QUOTED_TOKENS = 3
 
@@ -33,6 +32,12 @@ def critic_mistakes(run: Run) -> Iterator[str]:
         yield (
             f"critic.warmup_updates: {run.critic.warmup_updates} given, must be below budget.updates = "
             f"{run.budget.updates}, or the policy is never trained"
+        )
+    if run.critic is not None and 0 < run.optimizer.warmup_updates <= run.critic.warmup_updates:
+        yield (
+            f"optimizer.warmup_updates: {run.optimizer.warmup_updates} given, but critic.warmup_updates = "
+            f"{run.critic.warmup_updates} updates pass before the policy moves, which would then begin at the full "
+            f"learning rate; must be above {run.critic.warmup_updates}, or 0"
         )
     if isinstance(run.critic, HeadCritic) and run.critic.stop_gradient:
         why = "critic.stop_gradient keeps the value loss out of the trunk"
@@ -56,7 +61,7 @@ def _other_model(run: Run, model: Model) -> Iterator[str]:
         return
     yield from dead_knob(model, "critic.model", "prompt_format", "a critic reads the policy's tokens")
     # Tokens that were added to a vocabulary may stand in other files too, so those of the policy wait for the loading.
-    policy, own = _vocabulary(run.model, run.alphabet, added=False), _vocabulary(model, "", added=True)
+    policy, own = vocabulary_of(run.model, run.alphabet, added=False), vocabulary_of(model, "", added=True)
     line = None if policy is None or own is None else vocabulary_mistake(model.path, policy, own)
     if line is not None:
         yield line
@@ -83,7 +88,7 @@ def vocabulary_mistake(path: str, policy: Mapping[str, int], own: Mapping[str, i
         policy: ids by token, of the policy's tokenizer.
         own: the same of the critic's, which may have more.
     """
-    other = [(token, number) for token, number in policy.items() if own.get(token) != number]
+    other = other_tokens(policy, own)
     if not other:
         return None
     shown = ", ".join(
@@ -93,21 +98,3 @@ def vocabulary_mistake(path: str, policy: Mapping[str, int], own: Mapping[str, i
         f'critic.model.path: "{path}" given, whose tokenizer is not the policy\'s: {len(other)} of {len(policy)} '
         f"tokens have another id there, such as {shown}; give a model of the policy's family"
     )
-
-
-def _vocabulary(model: Model, alphabet: str, *, added: bool) -> dict[str, int] | None:
-    """Ids by token, where they can be told from a file: not for a hub name, nor for a tokenizer of another format."""
-    if isinstance(model, TinyModel):
-        return {token: number for number, token in enumerate(character_vocabulary(alphabet))}
-    folder = local_path(model)
-    if folder is None or model.gguf_file is not None or not (folder / "tokenizer.json").is_file():
-        return None
-    try:
-        data: Any = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        vocabulary = data["model"]["vocab"]
-        if isinstance(vocabulary, list):  # with scores, in the order of the ids
-            vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
-        more = {token["content"]: token["id"] for token in data["added_tokens"]} if added else {}
-        return {**vocabulary, **more}
-    except (ValueError, KeyError, TypeError, OSError):
-        return None  # loading the tokenizer will say what is wrong with the file

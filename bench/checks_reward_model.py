@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bench.checks_evaluation import at_hand
 from bench.checks_objective import dead_knob
-from bench.config import PretrainedModel, Run, TinyModel, local_path
+from bench.config import PretrainedModel, Run, local_path
 from bench.config_reward_model import PretrainedReward, TrainedReward
+from bench.vocabulary import other_tokens, vocabulary_of
 
 _LABELS_OF_TRANSFORMERS = 2
 """Outputs of a sequence classifier whose configuration does not say."""
@@ -154,32 +155,13 @@ def _tokenizer(run: Run, model: PretrainedReward, folder: Path) -> Iterator[str]
             "reads the policy's tokens; save its tokenizer there"
         )
         return
-    own, policy = _vocabulary(folder), _policy_vocabulary(run)
+    # Tokens that were added to a vocabulary may stand in other files too, so those of the policy wait for the loading.
+    policy = vocabulary_of(run.model, run.alphabet, added=False)
+    own = vocabulary_of(PretrainedModel(path=str(folder)), "", added=True)
     if model.tokens == "policy" and own is not None and policy is not None:
         mistake = vocabulary_mistake(policy, own)
         if mistake is not None:
             yield vocabulary_line(model.path, mistake)
-
-
-def _policy_vocabulary(run: Run) -> dict[str, int] | None:
-    if isinstance(run.model, TinyModel):
-        from bench.models import character_tokenizer
-
-        return character_tokenizer(run.alphabet).get_vocab()
-    folder = local_path(run.model)
-    return None if folder is None or run.model.gguf_file is not None else _vocabulary(folder)
-
-
-def _vocabulary(folder: Path) -> dict[str, int] | None:
-    """Ids by token from tokenizer.json; None where there is none, or it has another form."""
-    content = _json(folder / "tokenizer.json")
-    if content is None:
-        return None
-    model, added = content.get("model"), content.get("added_tokens") or []
-    listed = model.get("vocab") if isinstance(model, Mapping) else None
-    if not isinstance(listed, Mapping):
-        return None
-    return {**cast(Mapping[str, int], listed), **{token["content"]: token["id"] for token in added}}
 
 
 def _json(file: Path) -> dict[str, Any] | None:
@@ -200,7 +182,7 @@ def vocabulary_line(path: str, mistake: str) -> str:
 
 def vocabulary_mistake(policy: Mapping[str, int], other: Mapping[str, int]) -> str | None:
     """The first token of the policy that is another, or none, to the reward model, in words; None without any."""
-    wrong = min(((index, token) for token, index in policy.items() if other.get(token) != index), default=None)
+    wrong = min(((index, token) for token, index in other_tokens(policy, other)), default=None)
     if wrong is None:
         return None
     index, token = wrong

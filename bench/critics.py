@@ -16,6 +16,7 @@ from bench.config import Run
 from bench.config_adapter import Lora, LowRank
 from bench.config_critic import Fitting, HeadCritic, HeadInit, MlpCritic, ModelCritic, SeparateCritic
 from bench.config_models import PretrainedModel, TinyModel
+from bench.embeddings import reads_every_id, rows_of, weight_of
 from bench.models import LanguageModel, ModelUnavailable, base_of, context_of, create_tiny_trunk, load_trunk
 from bench.seeding import generator, stream_key
 
@@ -86,13 +87,13 @@ def trunk_of(run: Run, start: LanguageModel) -> PreTrainedModel | None:
         case SeparateCritic(adapter=LowRank() as knobs):
             return base_of(adapted_copy(start.network, _lora(knobs), run.seed, "critic"))
         case ModelCritic(model=TinyModel() as tiny, adapter=knobs):
-            trunk = create_tiny_trunk(tiny, _rows(start.network), stream_key(run.seed, "critic"))
+            trunk = create_tiny_trunk(tiny, rows_of(start.network), stream_key(run.seed, "critic"))
             return trunk if knobs is None else adapted(trunk, _lora(knobs), run.seed, "critic")
         case ModelCritic(model=PretrainedModel() as named, adapter=knobs):
             trunk, tokenizer = load_trunk(named, "critic.model")
             _check_vocabulary(named.path, start.tokenizer, tokenizer, trunk)
             check_room(trunk, 1 + run.rollout.max_completion_tokens)
-            trunk = _reads_every_id(trunk, _rows(start.network))
+            trunk = reads_every_id(trunk, rows_of(start.network))
             return trunk if knobs is None else adapted(trunk, _lora(knobs), run.seed, "critic")
         case _:
             return None
@@ -139,46 +140,16 @@ def _linear(weight: Tensor, *, bias: bool) -> nn.Linear:
     return layer
 
 
-def _rows(network: PreTrainedModel) -> int:
-    """Token ids that a policy may write: the rows of its vocabulary head."""
-    return _weight(network.get_output_embeddings() or network.get_input_embeddings()).shape[0]
-
-
-def _weight(layer: nn.Module | None) -> Tensor:
-    """The weights of an embedding or of a vocabulary head: (token ids, hidden size)."""
-    weight = getattr(layer, "weight", None)
-    assert isinstance(weight, Tensor), "a language model has an embedding and a vocabulary head"
-    return weight
-
-
 def _check_vocabulary(
     path: str, policy: PreTrainedTokenizerBase, own: PreTrainedTokenizerBase, trunk: PreTrainedModel
 ) -> None:
     """Raises ModelUnavailable unless every token of the policy's has the same id there, and a row."""
     line = vocabulary_mistake(path, policy.get_vocab(), own.get_vocab())
-    rows, highest = _weight(trunk.get_input_embeddings()).shape[0], max(policy.get_vocab().values())
+    rows, highest = weight_of(trunk.get_input_embeddings()).shape[0], max(policy.get_vocab().values())
     if line is None and highest >= rows:
         line = f"critic.model.path: {path} reads {rows} token ids, but the policy's tokenizer goes up to {highest}"
     if line is not None:
         raise ModelUnavailable(line)
-
-
-def _reads_every_id(trunk: PreTrainedModel, rows: int) -> PreTrainedModel:
-    """The trunk with an embedding for every id that the policy may write: zeros for those that no token has.
-
-    Vocabularies are often padded to a round number, and to another one in another size of the same family.
-    """
-    present = trunk.get_input_embeddings()
-    weight = _weight(present)
-    if weight.shape[0] < rows:
-        more = torch.zeros(rows - weight.shape[0], weight.shape[1])
-        padded: Any = nn.utils.skip_init(
-            nn.Embedding, rows, weight.shape[1], padding_idx=getattr(present, "padding_idx", None)
-        )
-        padded.load_state_dict({"weight": torch.cat([weight.detach(), more])})
-        trunk.set_input_embeddings(padded)
-        trunk.config.get_text_config().vocab_size = rows
-    return trunk
 
 
 def check_room(trunk: PreTrainedModel, longest: int) -> None:

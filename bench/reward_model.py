@@ -24,6 +24,7 @@ from bench.compute import passes
 from bench.config import Run
 from bench.config_compute import Compute
 from bench.config_reward_model import PretrainedReward, TrainedReward
+from bench.embeddings import reads_every_id, rows_of
 from bench.fingerprint import folder_digest
 from bench.generate import ContextTooSmall
 from bench.instruments import Instruments
@@ -86,7 +87,7 @@ class Judge:
         # Without a backward pass checkpointing would only put its layers into train mode, so it is left off.
         compute = Compute(autocast=self.run.compute.autocast)
         with torch.inference_mode(), passes(compute, self.run.device, self.network):
-            scores = by_parts(self.network, partial(_column, self.network), sequences, parts)
+            scores = by_parts(self.network, partial(_column, self.network, self._segments), sequences, parts)
         return scores[:, 0].cpu()
 
     @cached_property
@@ -99,8 +100,14 @@ class Judge:
         if isinstance(self.config, TrainedReward) or self.config.tokens == "policy":
             return [row_of(group.prompt_ids, member.completion.token_ids, pad) for member in group.members]
         (prompt,) = prompt_texts(self.run.task, [group.problem], self.run.prompt)
-        written = [written_anew(self.tokenizer, prompt, member) for member in group.members]
-        return [row_of(ids[:-1], ids[-1:], pad) for ids in written]
+        return [row_of(*written_anew(self.tokenizer, prompt, member), pad) for member in group.members]
+
+    @cached_property
+    def _segments(self) -> bool:
+        """Whether the network is told which tokens are the prompt's, as BERT is of a pair of texts."""
+        own = isinstance(self.config, PretrainedReward) and self.config.tokens == "own"
+        paired = not self.tokenizer.chat_template and self.tokenizer.sep_token is not None
+        return own and paired and getattr(self.network.config, "type_vocab_size", 0) > 1
 
 
 def pad_of(network: PreTrainedModel) -> int | None:
@@ -119,9 +126,12 @@ def row_of(prompt: Sequence[int], completion: Sequence[int], pad: int | None) ->
     return tuple(ids[:start]), tuple(ids[start:end])
 
 
-def written_anew(tokenizer: Tokenizer, prompt: str, member: Graded) -> list[int]:
+def written_anew(tokenizer: Tokenizer, prompt: str, member: Graded) -> tuple[list[int], list[int]]:
     """Prompt and completion as the reward model's own tokenizer writes them: by its chat template, which ends the
     answer whether the policy did or not; as a pair where it has a separator; else one after the other.
+
+    Returns:
+        Token ids of the first segment of a pair and of the second; of one text, all but the last, and the last.
 
     Raises:
         ModelUnavailable: the chat template, a program of its author's, fails.
@@ -135,12 +145,15 @@ def written_anew(tokenizer: Tokenizer, prompt: str, member: Graded) -> list[int]
             raise ModelUnavailable(f"reward.model.tokens: own given, but its chat template fails: {reason}") from error
         ids: Any = tokenizer(text, add_special_tokens=False)["input_ids"]
     elif tokenizer.sep_token is not None:
-        ids = tokenizer(prompt, member.text)["input_ids"]
+        pair = tokenizer(prompt, member.text, return_token_type_ids=True)
+        ids, types = list(pair["input_ids"]), list(pair["token_type_ids"])
+        if 1 in types:
+            return ids[: types.index(1)], ids[types.index(1) :]
     else:
         ids = tokenizer(prompt + member.text)["input_ids"]
         ends = member.completion.terminated and isinstance(tokenizer.eos_token_id, int)
         ids = [*ids, tokenizer.eos_token_id] if ends else ids
-    return list(ids)
+    return list(ids[:-1]), list(ids[-1:])
 
 
 def scores_packed(network: PreTrainedModel) -> bool:
@@ -148,11 +161,12 @@ def scores_packed(network: PreTrainedModel) -> bool:
     return packs(network) and type(getattr(network, "score", None)) is nn.Linear
 
 
-def scores_of(network: PreTrainedModel, sequences: Sequences) -> Tensor:
+def scores_of(network: PreTrainedModel, sequences: Sequences, segments: bool = False) -> Tensor:
     """The head's output at the last token of each row: float32 (rows,), with its gradient.
 
     Args:
         sequences: rows that end where the score is read, as `row_of` cuts them.
+        segments: tell the network that the prompt is the first text of a pair and the completion the second.
     """
     if scores_packed(network):
         layout = sequences.layout_with_last
@@ -164,12 +178,16 @@ def scores_of(network: PreTrainedModel, sequences: Sequences) -> Tensor:
     lengths = torch.tensor([len(row) for row in rows])
     ids = pad_right(rows, sequences.pad_id)
     mask = (torch.arange(ids.shape[1])[None, :] < lengths[:, None]).long()
-    output = network(input_ids=ids.to(sequences.device), attention_mask=mask.to(sequences.device))
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if segments:
+        first = torch.tensor(sequences.prompt_lengths)
+        inputs["token_type_ids"] = (torch.arange(ids.shape[1])[None, :] >= first[:, None]).long() * mask
+    output = network(**{name: tensor.to(sequences.device) for name, tensor in inputs.items()})
     return output.logits[:, 0].float()
 
 
-def _column(network: PreTrainedModel, sequences: Sequences) -> Tensor:
-    return scores_of(network, sequences)[:, None]
+def _column(network: PreTrainedModel, segments: bool, sequences: Sequences) -> Tensor:
+    return scores_of(network, sequences, segments)[:, None]
 
 
 # Loading
@@ -209,6 +227,9 @@ def judge_of(
     about = {"kind": config.kind, "formula": run.reward.formula(), **about, "weights_sha256": weights_digest(network)}
     about["num_parameters"] = sum(parameter.numel() for parameter in network.parameters())
     processes.agree("the reward model", about["weights_sha256"])
+    if isinstance(config, PretrainedReward) and config.tokens == "policy":
+        # An id that no token has may be sampled too, where the policy's vocabulary is padded further.
+        reads_every_id(base_of(network), rows_of(start.model.network))
     network = network.requires_grad_(False)
     nn.Module.to(network, run.device)
     if instruments is not None:
@@ -255,8 +276,8 @@ def _check_vocabulary(
     """Raises ModelUnavailable unless every token of the policy is the same token to the reward model."""
     mistake = vocabulary_mistake(policy.tokenizer.get_vocab(), tokenizer.get_vocab())
     rows = getattr(network.get_input_embeddings(), "num_embeddings", math.inf)
-    wanted = policy.network.config.get_text_config().vocab_size
-    if mistake is None and rows < wanted:
-        mistake = f"it knows {rows} tokens, and the policy writes {wanted}"
+    highest = max(policy.tokenizer.get_vocab().values())
+    if mistake is None and rows <= highest:
+        mistake = f"it reads {rows} token ids, and the policy's go up to {highest}"
     if mistake is not None:
         raise ModelUnavailable(vocabulary_line(config.path, mistake))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
+from bench.adapted_weights import plain_state
 from bench.checkpoint import weights_digest
 from bench.config import Run, task_content
 from bench.config_reward_model import TrainedReward
@@ -182,7 +183,7 @@ def with_scalar_head(policy: LanguageModel, seed: int) -> PreTrainedModel:
     draws = torch.Generator().manual_seed(stream_key(seed, "reward model head"))
     with torch.no_grad():
         head.weight.copy_(torch.randn(head.weight.shape, generator=draws) * (head.in_features + 1) ** -0.5)
-    base_of(network).load_state_dict(base_of(policy.network).state_dict())
+    base_of(network).load_state_dict(plain_state(base_of(policy.network)))
     return network.float().to(policy.network.device).eval()
 
 

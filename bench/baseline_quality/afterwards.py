@@ -25,6 +25,7 @@ from bench.models import ModelUnavailable
 from bench.policy import reads_packed
 from bench.prepare import PreparationFailed, starting_model
 from bench.progress import progress
+from bench.reward_model import judge_of
 from bench.rewards import RewardMistake
 from bench.rollout import Sampler, sequences_of
 
@@ -69,11 +70,14 @@ def measure_saved(directory: Path, knobs: Sequence[str] = ()) -> dict[int, int]:
 def _lines(run: Run, directory: Path, folders: Sequence[Path]) -> list[dict[str, Any]]:
     torch.set_num_threads(run.threads)
     instruments = Instruments(PhaseClock(), MemoryMeter(run.device))
-    cast = make_cast(run, starting_model(run).model)
+    start = starting_model(run)
+    judge = judge_of(run, start)
+    cast = make_cast(run, start.model)
     found: list[dict[str, Any]] = []
     with ExitStack() as opened:
         generate = opened.enter_context(engine_of(run, None, instruments.clock))
-        learner = make_learner(run, cast, Sampler(run, run.task, generate, instruments), instruments, directory)
+        sampler = Sampler(run, run.task, generate, instruments, judge=judge)
+        learner = make_learner(run, cast, sampler, instruments, directory)
         assert isinstance(learner, OnlineLearner), "the configuration refuses other objectives"
         assert learner.quality is not None, "the run asks for it"
         advance = opened.enter_context(progress("baseline quality", len(folders)))

@@ -21,7 +21,7 @@ from bench.models import LanguageModel
 from bench.policy import Sequences, reads_packed, token_logps
 from bench.prompting import ended, stop_of
 from bench.rewards import Rewarder, Sample
-from bench.rollout import Graded, Group, Sampler
+from bench.rollout import Graded, Group, Sampler, judged
 from bench.scoring import by_parts
 from bench.seeding import stream_key
 from bench.sharding import unsharded
@@ -76,7 +76,8 @@ class Continuer:
     def _returns(self, model: LanguageModel, batch: Sequence[tuple[Prefix, int]], size: int) -> list[np.ndarray]:
         keys = [self._keys(prefix, number, size) for prefix, number in batch]
         own, own_keys = processes.mine(batch), processes.mine(keys)
-        groups = processes.gather_items(self._graded(model, own, own_keys))
+        graded = processes.gather_items(self._graded(model, own, own_keys))
+        groups = judged(self.sampler.judge, self.rewarder, graded)
         samples = [
             Sample(
                 problem=group.problem,
@@ -85,6 +86,7 @@ class Continuer:
                 round=group.round,
                 position=group.position,
                 member=key,
+                score=member.score,
             )
             for group, block in zip(groups, keys, strict=True)
             for member, key in zip(group.members, block, strict=True)

@@ -26,11 +26,12 @@ from bench.casting import make_cast
 from bench.checkpoint import restore, save, save_model, weights_digest
 from bench.config import Run, TinyModel
 from bench.config_adapter import Lora
+from bench.critics import Critic
 from bench.decoder_weights import decoder_weights, decodes_natively
 from bench.generate import sample
 from bench.loading import build_run, change, nested
 from bench.memory import MemoryMeter
-from bench.models import LanguageModel, ModelUnavailable, create_tiny
+from bench.models import LanguageModel, ModelUnavailable, base_of, create_tiny
 from bench.policy import Sequences, reads_packed, token_logps, token_values
 from bench.prepare import start_content, starting_model
 from bench.seeding import generator, stream_key
@@ -272,19 +273,24 @@ def test_a_checkpoint_of_an_adapter_holds_no_base_and_is_put_back_on_the_same_ba
 
 
 def test_a_critic_may_share_the_base_or_take_all_weights_with_it() -> None:
-    network = moved(adapted(tiny().network, Lora(rank=4), 0, "policy"))
-    whole, sharing = plain_copy(network), adapted_copy(network, Lora(rank=2), 0, "critic")
+    new = adapted(tiny().network, Lora(rank=4), 0, "policy")
+    sharing = adapted_copy(new, Lora(rank=2), 0, "critic")
+    network = moved(new)
+    whole, apart = plain_copy(network), adapted_copy(network, Lora(rank=2), 0, "critic")
     torch.testing.assert_close(logps(whole), logps(network), rtol=0, atol=1e-5)
+    torch.testing.assert_close(logps(apart), logps(network), rtol=0, atol=1e-5)
+    assert not {p.data_ptr() for p in apart.parameters()} & {p.data_ptr() for p in network.parameters()}
+    assert sorted(adapter_parameters(apart)) == sorted(adapter_parameters(sharing))
     assert len(trained(whole)) == len(list(tiny().network.parameters()))
     assert not {p.data_ptr() for p in whole.parameters()} & {p.data_ptr() for p in network.parameters()}
     base = {p.data_ptr() for p in network.parameters() if not p.requires_grad}
     assert base == {p.data_ptr() for p in sharing.parameters() if not p.requires_grad}
     before = logps(network)
-    critic = Critic(sharing)
+    critic = Critic(torch.nn.Linear(32, 1, bias=False), base_of(sharing))
     assert len(trained(critic)) == len(adapter_parameters(sharing)) + 1, "its head as well"
     moved(sharing, 1)
     critic.head.weight.data.fill_(0.1)
-    token_values(critic, Sequences.of(PROMPTS, COMPLETIONS, 0)).sum().backward()
+    token_values(critic, base_of(sharing), Sequences.of(PROMPTS, COMPLETIONS, 0)).sum().backward()
     assert all(p.grad is not None for p in trained(critic))
     assert all(p.grad is None for p in network.parameters())
     assert torch.equal(logps(network), before)

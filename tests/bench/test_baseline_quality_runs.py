@@ -21,6 +21,12 @@ ON = {
 }  # fmt: skip
 
 
+JUDGED = {
+    "reward.model.kind": "trained", "reward.model.problems": 48, "reward.model.samples": 8, "reward.model.updates": 8,
+    "reward.model.batch_size": 8, "reward.model.lr": 3e-3, "reward.model.threads": 1, "reward.model.min_accuracy": 0.0,
+}  # fmt: skip
+
+
 def lines(directory: Path, name: str) -> list[dict[str, Any]]:
     return list(store.read_jsonl(directory / name).records)
 
@@ -34,6 +40,7 @@ def lines(directory: Path, name: str) -> list[dict[str, Any]]:
         ("dapo", {"objective.selection.surplus": "carry_over", "rollout.old_logp": "sampler"}),
         ("rloo", {}),
         ("ppo", {"reward.noise.false_positive": 0.2, "reward.sparsity": 0.5, "meter.every": 1}),
+        ("grpo", JUDGED),
     ],
 )
 def test_a_run_is_the_same_with_and_without_and_after_a_resume(

@@ -17,7 +17,7 @@ from bench import casting, checkpoint
 from bench.config import Run
 from bench.critics import make_critic
 from bench.learn_online import OnlineLearner
-from bench.loading import build_run, nested
+from bench.loading import ConfigError, build_run, nested
 from bench.models import base_of, create_tiny
 from bench.policy import Sequences
 from bench.scoring import Scorer
@@ -211,6 +211,21 @@ def test_microbatches_change_no_step(kind: str, make_run: MakeRun, tmp_path: Pat
     assert float((critic - critic_2).norm() / critic.norm()) < 1e-5
     for name in ("value/loss", "value/grad_norm", "grad_norm", "loss"):
         assert record_2[name] == pytest.approx(record[name], rel=1e-5, abs=1e-6)
+
+
+def test_each_optimizer_has_its_own_limit(make_run: MakeRun, tmp_path: Path, kept: Kept) -> None:
+    run = make_run("head", **{**FREE, **KNOWING, "critic.max_grad_norm": 1e-3})
+    policy, critic, record = first_step(run, tmp_path, kept)
+    assert record["value/grad_norm"] > 1e-2
+    assert float(critic.norm()) == pytest.approx(1e-3, rel=1e-3)
+    assert float(policy.norm()) == pytest.approx(record["grad_norm"], rel=1e-5)
+
+
+def test_a_rate_that_rises_while_the_policy_stands_still_is_refused(make_run: MakeRun) -> None:
+    knobs = {"budget.updates": 6, "critic.warmup_updates": 3}
+    with pytest.raises(ConfigError, match=r"optimizer\.warmup_updates: 3 given, but critic\.warmup_updates = 3"):
+        make_run("separate", **knobs, **{"optimizer.warmup_updates": 3})
+    assert make_run("separate", **knobs, **{"optimizer.warmup_updates": 4}).optimizer.warmup_updates == 4
 
 
 def test_rep_03_the_first_weights_come_from_the_seed_alone(make_run: MakeRun) -> None:

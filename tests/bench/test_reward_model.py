@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
+    BertTokenizer,
     Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
@@ -187,10 +188,37 @@ def test_its_own_tokenizer_writes_prompt_and_completion_anew() -> None:
     model = policy()
     (member,) = group_of([True], [None]).members
     written = written_anew(model.tokenizer, "1+2=", replace(member, text="3"))
-    assert model.tokenizer.convert_ids_to_tokens(written) == ["1", "+", "2", "=", "3", "<end>"]
+    assert model.tokenizer.convert_ids_to_tokens([*written[0], *written[1]]) == ["1", "+", "2", "=", "3", "<end>"]
     model.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{{ '=' if m.role == 'user' }}{% endfor %}"
     chat = written_anew(model.tokenizer, "1+2", replace(member, text="3"))
-    assert model.tokenizer.convert_ids_to_tokens(chat) == ["1", "+", "2", "=", "3"]
+    assert model.tokenizer.convert_ids_to_tokens([*chat[0], *chat[1]]) == ["1", "+", "2", "=", "3"]
+
+
+def test_a_pair_of_texts_is_told_apart_as_transformers_tells_it(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """BERT reads which tokens are the prompt's beside the tokens."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"0123456789+="]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config: Any = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config |= {"intermediate_size": 16, "num_labels": 1, "pad_token_id": 0, "initializer_range": 1.0}
+        network = BertForSequenceClassification(BertConfig(**config)).eval()
+    network.save_pretrained(tmp_path / "rm")
+    tokenizer.save_pretrained(tmp_path / "rm")
+    knobs = {**PLAIN, "reward.model.kind": "pretrained", "reward.model.tokens": "own"}
+    run = tiny_run("grpo", **{**knobs, "reward.model.path": str(tmp_path / "rm")})
+    group = group_of([True, False], [None] * 2)
+    texts = ("3", "4 5")
+    members = tuple(replace(member, text=text) for member, text in zip(group.members, texts, strict=True))
+    problem = Problem(id="p", prompt="1 + 2 =", gold="3")
+    found = judge_for(run, policy())([replace(group, problem=problem, members=members)])
+    with torch.inference_mode():
+        inputs = tokenizer(["1 + 2 ="] * 2, list(texts), return_tensors="pt", padding=True)
+        expected = network(**inputs).logits[:, 0]
+        blind = network(**{name: own for name, own in inputs.items() if name != "token_type_ids"}).logits[:, 0]
+    assert found == pytest.approx(expected.tolist(), abs=1e-6)
+    assert float((expected - blind).abs().min()) > 1e-3
 
 
 def test_a_reward_model_that_does_not_fit_is_refused_by_name(tiny_run: MakeRun, tmp_path: Path) -> None:

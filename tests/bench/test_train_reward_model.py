@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bench import checkpoint, store
+from bench import train_reward_model as train_reward_model_module
 from bench.account import account
 from bench.checkpoint import weights_digest
 from bench.config import Run
@@ -26,6 +27,7 @@ from bench.train import execute
 from bench.train_reward_model import (
     Judged,
     _judged,
+    _moments,
     pair_losses,
     reward_model_content,
     train_reward_model,
@@ -52,6 +54,22 @@ def test_equal_completions_are_one_and_contradictions_are_on_no_side() -> None:
     assert (found.right, found.wrong) == ((a,), (b,))
     assert found.drawn == {a: 2, b: 2}
     assert (found.num_pairs, found.num_tokens) == (1, 4)
+
+
+def test_scores_are_standardised_over_completions_as_they_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was drawn three times counts three times."""
+    a, b = ((1,), (2,)), ((1,), (3,))
+    monkeypatch.setattr(train_reward_model_module, "_scores", lambda *_: torch.tensor([2.0, -2.0]))
+    mean, std = _moments(torch.nn.Module(), [Judged((a,), (b,), {a: 3, b: 1})])  # type: ignore[arg-type]
+    assert (mean, std) == pytest.approx((1.0, 3**0.5))
+
+
+@pytest.mark.slow
+def test_the_stage_begins_from_a_policy_with_its_adapter_merged_in(tiny_run: MakeRun, tmp_path: Path) -> None:
+    knobs = {"adapter.kind": "lora", "adapter.rank": 2, "output.cache": str(tmp_path / "cache"), **ALONE, **SHORT}
+    run = tiny_run("grpo", **{**knobs, "reward.model.min_accuracy": 0.0})
+    assert execute(run, tmp_path / "run").state == "finished"
+    assert records(tmp_path / "run")
 
 
 def test_the_loss_is_the_mean_over_a_prompts_pairs() -> None:
