@@ -71,7 +71,8 @@ def folder_mistakes(path: str) -> Iterator[str]:
         said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         kind = said.get("peft_type")
         shapes = _shapes(folder)
-    except (ValueError, OSError, AttributeError, SafetensorError) as error:
+        _base(folder)
+    except (ValueError, KeyError, TypeError, OSError, AttributeError, SafetensorError) as error:
         yield f"{given}, but it cannot be read: {' '.join(str(error).split())[:200]}"
         return
     if kind != "LORA":
@@ -105,9 +106,12 @@ def read_adapter(folder: Path) -> Trained:
     said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
+    return Trained({name: said[name] for name in READ if said.get(name) is not None}, tensors, _base(folder))
+
+
+def _base(folder: Path) -> str | None:
     about = folder / ABOUT
-    base = json.loads(about.read_text(encoding="utf-8"))[BASE] if about.is_file() else None
-    return Trained({name: said[name] for name in READ if said.get(name) is not None}, tensors, base)
+    return json.loads(about.read_text(encoding="utf-8"))[BASE] if about.is_file() else None
 
 
 def base_name(path: str) -> str | None:

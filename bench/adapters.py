@@ -29,6 +29,7 @@ from bench.adapted_weights import (
 from bench.adapter_files import BASE, Trained, folder_mistakes, load_adapter, read_adapter
 from bench.config import PretrainedModel, Run, TinyModel, local_path
 from bench.config_adapter import Lora
+from bench.config_critic import ModelCritic, SeparateCritic
 from bench.models import ModelUnavailable, create_tiny
 from bench.seeding import generator
 from bench.sharding import decoder_layers
@@ -257,11 +258,31 @@ def adapter_record(network: PreTrainedModel) -> dict[str, Any] | None:
 def misfits(run: Run) -> list[str]:
     """One line for each reason why the run's adapter would not fit its model, before the model is loaded; none where
     its shapes cannot be told without that."""
-    if run.adapter is None:
-        return []
-    trained = None if run.adapter.path is None else _trained(run.adapter.path)
-    network = _skeleton(run)
-    return [] if network is None else unfit(network, run.adapter, trained)
+    lines: list[str] = []
+    if run.adapter is not None and (network := _skeleton(run)) is not None:
+        trained = None if run.adapter.path is None else _trained(run.adapter.path)
+        lines += unfit(network, run.adapter, trained)
+        if trained is not None and not lines:
+            try:
+                _inject(network, run.adapter, trained)
+            except ModelUnavailable as error:
+                lines.append(str(error))
+            except Exception as error:  # peft reads what the file says, whatever it is
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                lines.append(f'adapter.path: "{run.adapter.path}" given, whose adapter_config.json is not right: {reason}')
+    critic = run.critic
+    own = critic.adapter if isinstance(critic, SeparateCritic | ModelCritic) else None
+    if own is not None:
+        network = _skeleton(run) if isinstance(critic, SeparateCritic) else _skeleton_of_critic(run, critic)
+        knobs = Lora(**own.model_dump())
+        lines += [] if network is None else [f"critic.{line}" for line in unfit(network, knobs, None)]
+    return lines
+
+
+def _skeleton_of_critic(run: Run, critic: ModelCritic) -> PreTrainedModel | None:
+    if isinstance(critic.model, TinyModel):
+        return create_tiny(critic.model, run.alphabet, run.seed).network
+    return _skeleton_of(critic.model)
 
 
 def _skeleton(run: Run) -> PreTrainedModel | None:

@@ -10,6 +10,7 @@ from tasks.parts.problem import ProceduralTask, Split, Task
 
 # Prompts are made for the checks on a context, so only this many of them.
 PROMPTS_LOOKED_AT = 64
+POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 
 def prompt_lengths(run: Run) -> Iterator[int]:
@@ -38,8 +39,10 @@ def positions_of(model: Model) -> int | None:
     if folder is None or model.gguf_file is not None or not (folder / "config.json").is_file():
         return None
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
-    except ValueError:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        # GPT-2 and its kin have another name for it.
+        return next((config[name] for name in POSITIONS if isinstance(config.get(name), int)), None)
+    except (ValueError, AttributeError):
         return None  # loading the model will say what is wrong with the file
 
 

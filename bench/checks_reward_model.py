@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.checks_evaluation import at_hand
+from bench.checks_models import positions_of
 from bench.checks_objective import dead_knob
 from bench.config import PretrainedModel, Run, local_path
 from bench.config_reward_model import PretrainedReward, TrainedReward
@@ -120,7 +121,7 @@ def _pretrained(run: Run, model: PretrainedReward, longest_prompt: int | None) -
     if mistake is not None:
         yield f"reward.model.path: {model.path} {mistake}"
         return
-    positions, budget = config.get("max_position_embeddings"), run.rollout.max_completion_tokens
+    positions, budget = positions_of(PretrainedModel(path=model.path)), run.rollout.max_completion_tokens
     if isinstance(positions, int) and model.tokens == "policy" and positions < (longest_prompt or 1) + budget:
         yield (
             f"reward.model.path: {model.path} has {positions} positions, but a prompt takes {longest_prompt or 1} and "

@@ -71,7 +71,7 @@ def refuse_missing(run: Run) -> None:
         check_installed(run)
     except EngineFailed as error:
         raise ConfigError([str(error)]) from None
-    if run.adapter is not None:
+    if run.adapter is not None or getattr(run.critic, "adapter", None) is not None:
         from bench.adapters import misfits
 
         if lines := misfits(run):

@@ -276,12 +276,20 @@ def _value(row: Row, name: str) -> str | tuple[Message, ...]:
     if isinstance(value, str):
         if not value.strip():
             raise _Mistake(f"{name} is empty")
+        _check_text(name, value)
         return value
     if not isinstance(value, list):
         raise _Mistake(f"{name} is {_shown(value)}, must be text or a list of messages")
     if not value:
         raise _Mistake(f"{name} is a conversation without a message")
     return tuple(_message(name, item) for item in cast(list[Any], value))
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _Mistake(f"{name} has half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
 
 
 def _message(name: str, item: Any) -> Message:
@@ -300,6 +308,7 @@ def _message(name: str, item: Any) -> Message:
         raise _Mistake(f"a message of {name} has the content {_shown(content)}, must be text")
     if not content.strip():
         raise _Mistake(f"a message of {name} is empty")
+    _check_text(name, content)
     return Message(role, content)
 
 
