@@ -1,4 +1,4 @@
-"""DPO: a classification loss on preference pairs; here correct against wrong samples of the starting policy.
+"""DPO: a classification loss on pairs of a chosen and a rejected completion.
 
 Rafailov et al. 2023, arXiv:2305.18290; pairs from graded samples as in Pang et al. 2024 (IRPO), arXiv:2404.19733.
 Deviations: preferences come from the run's reward, not from people; one round, offline; without IRPO's likelihood term.

@@ -1,6 +1,7 @@
 """Adapters on disk: peft's folder of two files, read with care, and written so that peft loads it on the base."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bench.adapted_weights import ADAPTER, adapter_parameters
-from bench.config_adapter import CONFIG, WEIGHTS
+from bench.config_adapter import ABOUT, CONFIG, WEIGHTS
 from bench.store import write_json
 
 BASE = "base_sha256"
 """Names the digest of the base's weights: in a file of our own beside peft's, and on the network that carries the
 adapter."""
-ABOUT = "base.json"
 SUBFOLDER = "adapter"
 """Beside a model's merged weights."""
 _PREFIX = "base_model.model."
@@ -74,6 +74,10 @@ def folder_mistakes(path: str) -> Iterator[str]:
         _base(folder)
     except (ValueError, KeyError, TypeError, OSError, AttributeError, SafetensorError) as error:
         yield f"{given}, but it cannot be read: {' '.join(str(error).split())[:200]}"
+        return
+    alpha = said.get("lora_alpha")
+    if kind == "LORA" and not (isinstance(alpha, int | float) and math.isfinite(alpha) and alpha > 0):
+        yield f"{given}, whose lora_alpha is {alpha}; must be a number above 0, or it adds nothing"
         return
     if kind != "LORA":
         yield f"{given}, which is an adapter of kind {kind}; must be LORA"

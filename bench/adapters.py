@@ -27,7 +27,7 @@ from bench.adapted_weights import (
     without_adapter,
 )
 from bench.adapter_files import BASE, Trained, folder_mistakes, load_adapter, read_adapter
-from bench.config import PretrainedModel, Run, TinyModel, local_path
+from bench.config import Model, PretrainedModel, Run, TinyModel, local_path
 from bench.config_adapter import Lora
 from bench.config_critic import ModelCritic, SeparateCritic
 from bench.models import ModelUnavailable, create_tiny
@@ -256,40 +256,40 @@ def adapter_record(network: PreTrainedModel) -> dict[str, Any] | None:
 
 
 def misfits(run: Run) -> list[str]:
-    """One line for each reason why the run's adapter would not fit its model, before the model is loaded; none where
+    """One line for each reason why the run's adapters would not fit their models, before a model is loaded; none where
     its shapes cannot be told without that."""
     lines: list[str] = []
-    if run.adapter is not None and (network := _skeleton(run)) is not None:
+    if run.adapter is not None and (network := _skeleton(run.model, run)) is not None:
         trained = None if run.adapter.path is None else _trained(run.adapter.path)
-        lines += unfit(network, run.adapter, trained)
-        if trained is not None and not lines:
-            try:
-                _inject(network, run.adapter, trained)
-            except ModelUnavailable as error:
-                lines.append(str(error))
-            except Exception as error:  # peft reads what the file says, whatever it is
-                reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-                lines.append(f'adapter.path: "{run.adapter.path}" given, whose adapter_config.json is not right: {reason}')
+        lines = unfit(network, run.adapter, trained)
+        lines = lines if lines or trained is None else _odd(network, run.adapter, trained)
     critic = run.critic
-    own = critic.adapter if isinstance(critic, SeparateCritic | ModelCritic) else None
-    if own is not None:
-        network = _skeleton(run) if isinstance(critic, SeparateCritic) else _skeleton_of_critic(run, critic)
-        knobs = Lora(**own.model_dump())
+    if isinstance(critic, SeparateCritic | ModelCritic) and critic.adapter is not None:
+        network = _skeleton(critic.model if isinstance(critic, ModelCritic) else run.model, run)
+        knobs = Lora(**critic.adapter.model_dump())
         lines += [] if network is None else [f"critic.{line}" for line in unfit(network, knobs, None)]
     return lines
 
 
-def _skeleton_of_critic(run: Run, critic: ModelCritic) -> PreTrainedModel | None:
-    if isinstance(critic.model, TinyModel):
-        return create_tiny(critic.model, run.alphabet, run.seed).network
-    return _skeleton_of(critic.model)
+def _odd(network: PreTrainedModel, lora: Lora, trained: Trained) -> list[str]:
+    """What is wrong with the values of a trained adapter whose shapes fit; puts it into the network."""
+    given = f'adapter.path: "{lora.path}" given, whose'
+    broken = next((name for name, tensor in trained.tensors.items() if not bool(tensor.isfinite().all())), None)
+    if broken is not None:
+        return [f"{given} {broken} has values that are no numbers"]
+    try:
+        _inject(network, lora, trained)
+    except ModelUnavailable as error:
+        return [str(error)]
+    except Exception as error:  # peft reads what the file says, whatever it is
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return [f"{given} adapter_config.json is not right: {reason}"]
+    return []
 
 
-def _skeleton(run: Run) -> PreTrainedModel | None:
-    """The run's network without its weights; None where its configuration is not at hand."""
-    if isinstance(run.model, TinyModel):
-        return create_tiny(run.model, run.alphabet, run.seed).network
-    return _skeleton_of(run.model)
+def _skeleton(model: Model, run: Run) -> PreTrainedModel | None:
+    """A network without its weights; None where its configuration is not at hand."""
+    return create_tiny(model, run.alphabet, run.seed).network if isinstance(model, TinyModel) else _skeleton_of(model)
 
 
 def _skeleton_of(model: PretrainedModel) -> PreTrainedModel | None:

@@ -118,11 +118,12 @@ def marker_of(folder: Path) -> dict[str, Any] | str:
         marker = json.loads((folder / MARKER).read_bytes())
     except FileNotFoundError:
         return "it was never finished"
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return f"its {MARKER} cannot be read"
     if not isinstance(marker, dict) or not isinstance(marker.get("format"), int):
         return f"its {MARKER} is not one"
-    if marker["format"] == FORMAT and marker.get("sha256") != _own_digest(marker):
+    sealed = marker["format"] == FORMAT or "sha256" in marker
+    if sealed and marker.get("sha256") != _own_digest(marker):
         return f"its {MARKER} was changed"
     return marker
 

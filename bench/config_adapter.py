@@ -10,6 +10,8 @@ from bench.section import Count, Positive, Section
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 """The two files of a peft adapter."""
+ABOUT = "base.json"
+"""What the suite writes beside them: the digest of the base that it was trained on."""
 
 
 class LowRank(Section):
@@ -44,4 +46,6 @@ def adapter_digest(path: str) -> str:
     """The content of a trained adapter; its path where it is not there, which the checks then say."""
     folder = Path(path).expanduser()
     files = [folder / name for name in (CONFIG, WEIGHTS)]
-    return fingerprint.files_digest(folder, files) if all(file.is_file() for file in files) else path
+    about = folder / ABOUT
+    there = all(file.is_file() for file in files)
+    return fingerprint.files_digest(folder, [*files, *([about] if about.is_file() else [])]) if there else path

@@ -8,12 +8,15 @@ import torch
 from torch import nn
 
 from bench.config import PretrainedModel, Prompt, Run, TinyModel
+from bench.config_preference import fixed_pairs
 from bench.config_reward_model import TrainedReward
 from bench.critics import Critic, make_critic
 from bench.doctor import Check, Material
 from bench.generate import ContextTooSmall
 from bench.models import LanguageModel, ModelUnavailable, context_of, create_tiny, load_pretrained
+from bench.preference_tokens import PairsUnavailable, encoded_pairs, fetched
 from bench.prompting import encode_prompts
+from bench.rollout import NothingToLearn
 from tasks.parts.problem import Problem
 
 _SOLUTIONS = 200
@@ -43,6 +46,7 @@ def model_checks(run: Run, materials: Sequence[Material]) -> Iterator[Check]:
     yield room(run, model, critic)
     yield from adapter(run, model)
     yield from learned_reward(run, model)
+    yield from preferences(run, model)
     if not materials or materials[0].label:
         return
     own = materials[0]
@@ -110,6 +114,22 @@ def learned_reward(run: Run, model: LanguageModel) -> Iterator[Check]:
     size = f"{judge.about['num_parameters'] / 1e6:,.1f} million parameters"
     context = f"context {judge.context:,} tokens" if judge.context else "no stated context"
     yield Check("reward model", "ok", (config.path, f"{size}, {context}, {run.reward.formula()}"))
+
+
+def preferences(run: Run, model: LanguageModel) -> Iterator[Check]:
+    """What is left of a fixed preference set, and its first pair as the model sees it."""
+    source = fixed_pairs(run.objective)
+    if source is None:
+        return
+    try:
+        made = encoded_pairs(model, fetched(source), run.rollout.max_completion_tokens)
+    except (PairsUnavailable, NothingToLearn) as error:
+        yield Check("preferences", "fail", (str(error),))
+        return
+    rows, left, first = int(made.found["dpo/rows"]), len(made.pairs), made.pairs[0]
+    seen = [model.tokenizer.decode(list(ids)) for ids in (first.prompt_ids, first.chosen, first.rejected)]
+    shown = (f"prompt {seen[0]!r}", f"chosen {seen[1]!r}", f"rejected {seen[2]!r}")
+    yield Check("preferences", "ok" if left == rows else "warn", (f"{left:,} of {rows:,} rows are pairs", *shown))
 
 
 def engine(run: Run, model: LanguageModel) -> Iterator[Check]:

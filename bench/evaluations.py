@@ -167,4 +167,10 @@ def prepare(runs: Sequence[Run]) -> None:
         if run.evaluation.start:
             with engine_of(run) as generate:
                 start_evaluations(run, start, generate)
-        judge_of(run, start)
+        judge = judge_of(run, start)
+        if judge is not None and "accuracy" in judge.about:
+            about, tested = judge.about, judge.about["held_out"]
+            print(
+                f"reward model {about['path']}: orders {about['accuracy']:.3f} of {tested['pairs']} held-out pairs of "
+                f"{tested['prompts']} prompts as the verifier does"
+            )

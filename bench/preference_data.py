@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import logging
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -143,6 +144,7 @@ def _object(value: Any, where: str) -> Row:
 
 
 def _csv_rows(text: str, name: str) -> list[Row]:
+    csv.field_size_limit(sys.maxsize)  # a long text is one field
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     rows: list[Row] = []
     for row in reader:

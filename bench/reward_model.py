@@ -214,6 +214,7 @@ def judge_of(
         from bench.train_reward_model import trained_reward_model
 
         path, about = trained_reward_model(run, config, start)
+        about = {"path": str(path), **about}
         network, tokenizer = load_reward_model(str(path), None)
         if not config.standardise:
             about = {name: value for name, value in about.items() if name not in ("score_mean", "score_std")}
@@ -267,6 +268,9 @@ def load_reward_model(path: str, revision: str | None) -> tuple[PreTrainedModel,
     missing = sorted(report["missing_keys"])
     if missing:
         raise ModelUnavailable(f"{where} lacks the weights of {', '.join(missing[:3])}, so its scores would be random")
+    odd = next((name for name, weight in network.named_parameters() if not bool(weight.isfinite().all())), None)
+    if odd is not None:
+        raise ModelUnavailable(f"{where} has weights that are no numbers, such as in {odd}: its file is broken")
     return network.eval(), tokenizer
 
 
