@@ -25,7 +25,14 @@ BASE = TinyModel(hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64
 def run_of(algorithm: str = "grpo", **knobs: Any) -> Run:
     small = {"rollout.prompts": 2, "rollout.group_size": 4, "rollout.max_completion_tokens": 4, "budget.updates": 2}
     model = {f"model.{name}": value for name, value in BASE.model_dump().items()}
-    layer = {**small, **model, "optimizer.lr": 1e-3, "adapter.kind": "lora", "tracking.enabled": False, **knobs}
+    layer = {
+        **small,
+        **model,
+        "optimizer.lr": 1e-3,
+        "tracking.enabled": False,
+        **({} if "adapter" in knobs else {"adapter.kind": "lora"}),
+        **knobs,
+    }
     return build_run({"algorithm": algorithm, "task": "chain_sum"}, nested(layer))
 
 
@@ -102,6 +109,9 @@ def test_a_trained_adapter_brings_its_own_rank_and_a_run_without_a_reference_has
         (edit(peft_type="PREFIX_TUNING"), "an adapter of kind PREFIX_TUNING; must be LORA"),
         (edit(use_dora=True), "which is not plain LoRA: it sets use_dora"),
         (edit(bias="all"), "which is not plain LoRA: it sets bias"),
+        (edit(lora_alpha=0), "whose lora_alpha is 0; must be a number above 0"),
+        (edit(lora_alpha="x"), "whose lora_alpha is x; must be a number above 0"),
+        (lambda folder: (folder / "base.json").write_text('{"x": 1}'), "but it cannot be read"),
         (edit(init_lora_weights="pissa_niter_4"), "it sets init_lora_weights=pissa_niter_4"),
         (reshape("q_proj.lora_A.weight", None), "q_proj.lora_B.weight has no counterpart"),
         (reshape("q_proj.lora_A.weight", 2), "has no counterpart"),
@@ -174,3 +184,29 @@ def test_four_bits_without_their_package_are_refused_with_the_reason(monkeypatch
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ConfigError, match="nf4 given, and the package bitsandbytes, which it is computed with"):
         run_of(**{"adapter.quantization": "nf4"})
+
+
+@pytest.mark.parametrize("harm", [edit(r=-4), edit(r="four"), edit(r=8), edit(target_modules=["nope"])])
+def test_values_that_peft_cannot_use_are_told_before_the_model_is_loaded(
+    harm: Callable[[Path], None], trained: Path
+) -> None:
+    harm(trained)
+    (line,) = misfits(run_of(**{"adapter.path": str(trained)}))
+    assert line.startswith("adapter.path: ")
+
+
+def test_weights_that_are_no_numbers_are_told(trained: Path) -> None:
+    file = trained / "adapter_model.safetensors"
+    save_file({name: tensor * float("nan") for name, tensor in load_file(file).items()}, file)
+    (line,) = misfits(run_of(**{"adapter.path": str(trained)}))
+    assert line.endswith("has values that are no numbers")
+
+
+@pytest.mark.parametrize("kind", ["separate", "model"])
+def test_a_critics_adapter_that_does_not_fit_is_named_by_its_own_knob(kind: str) -> None:
+    model = {"critic.model": BASE.model_dump()} if kind == "model" else {}
+    run = run_of(
+        "ppo", **{"adapter": None, "critic.lr": 1e-3, "critic.kind": kind, "critic.adapter.rank": 100, **model}
+    )
+    (line,) = misfits(run)
+    assert line.startswith("critic.adapter.rank: 100 given, but ")

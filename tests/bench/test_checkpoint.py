@@ -56,6 +56,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn marker": (lambda f: (f / MARKER).write_text('{"format": 2, "fil'), f"its {MARKER} cannot be read"),
     "odd marker": (lambda f: (f / MARKER).write_text("[]"), f"its {MARKER} is not one"),
     "edited marker": (lambda f: flip_digit(f / MARKER), f"its {MARKER} was changed"),
+    "another format in the marker": (
+        lambda f: (f / MARKER).write_text((f / MARKER).read_text().replace('"format": 2', '"format": 3')),
+        f"its {MARKER} was changed",
+    ),
+    "deep marker": (lambda f: (f / MARKER).write_text("[" * 200_000), f"its {MARKER} cannot be read"),
     "no marker": (lambda f: (f / MARKER).unlink(), "it was never finished"),
 }
 

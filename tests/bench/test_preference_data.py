@@ -116,6 +116,8 @@ def test_rows_with_the_same_sides_are_dropped_and_counted() -> None:
         ({"prompt": [assistant("u")], "chosen": [assistant("a")], "rejected": [assistant("b")]},
          "row 0: the prompt's roles are assistant; must be user and assistant in turn, from user to user, behind a "
          "system message or none"),
+        ({"prompt": "p", "chosen": "\ud800", "rejected": "b"},
+         "row 0: chosen has half of a surrogate pair (\\ud800 to \\udfff), which is no text"),
         ({"prompt": [user("u")], "chosen": [user("a")], "rejected": [assistant("b")]},
          "row 0: chosen has the roles user behind the prompt; must be one assistant message"),
     ],
@@ -173,6 +175,11 @@ def test_files_that_cannot_be_read_are_told(name: str, text: str, line: str, tmp
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=re.escape(line)):
         read_set(FixedPairs(path=str(tmp_path / name)))
+
+
+def test_a_long_text_is_a_field_of_a_csv_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"prompt,chosen,rejected\np,{'a' * 200_000},b\n")
+    assert len(read_set(FixedPairs(path=str(tmp_path / "a.csv"))).rows) == 1
 
 
 @pytest.mark.slow
