@@ -17,6 +17,7 @@ from algorithms.axes.mismatch import (
     TokenMask,
     TokenTruncate,
 )
+from bench.config import Reward
 from bench.generate import Completion
 from bench.glossary import METRICS
 from bench.rollout import Graded, Group
@@ -24,6 +25,7 @@ from bench.rollout_metrics import (
     credit_metrics,
     critic_metrics,
     effective_share,
+    imperfection_metrics,
     largest_gap,
     length_metrics,
     mismatch_metrics,
@@ -69,6 +71,21 @@ def test_rewards_and_the_reasons_of_ties_by_hand() -> None:
             "groups/all_wrong": 0,
         }
     )
+
+
+def test_where_a_model_alone_rewards_right_and_wrong_are_the_verifiers() -> None:
+    """In a tied group no score is above the others, so the learner is told of no right completion; they all are."""
+    right = replace(member(2.0, True), observed=False)
+    wrong, unknown = member(2.0, False), replace(member(NAN, True), observed=None)
+    told = groups([right, right], [wrong, wrong], [right, wrong], [right, unknown])
+    found = reward_metrics(told, "model")
+    assert found["groups/frac_zero_std"] == 1
+    assert (found["groups/zero_std_all_correct"], found["groups/zero_std_all_wrong"]) == (2 / 4, 1 / 4)
+    assert (found["groups/all_correct"], found["groups/all_wrong"]) == (1 / 4, 1 / 4)
+    assert reward_metrics(told, "random")["groups/zero_std_all_wrong"] == 1, "as the learner is told"
+    told_apart = {"reward/observed_accuracy", "reward/false_positives", "reward/false_negatives", "reward/flip_rate"}
+    assert imperfection_metrics(Reward(source="model"), told) == {}
+    assert set(imperfection_metrics(Reward(source="random"), told)) == told_apart
 
 
 def test_a_correct_group_whose_rewards_differ_is_no_tie() -> None:
