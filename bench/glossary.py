@@ -146,10 +146,17 @@ METRICS: dict[str, str] = {
     "value/loss": "the critic's loss, mean over tokens",
     "value/mean": "mean over trained tokens of the critic's value at rollout time",
     "value/clip_frac": "share of tokens whose value loss the clip holds",
-    "value/explained_variance": "1 - Var(return - V) / Var(return) over tokens, V at rollout time",
+    "value/explained_variance": (
+        "1 - Var(return - V) / (Var(return) + 1e-5) over tokens, V at rollout time and the return being the critic's "
+        "target, which holds V itself where lambda is below 1"
+    ),
+    "value/explained_variance_mc": (
+        "the same against the discounted rewards to come, which hold no V; a completion that the budget cut ends there"
+    ),
     "value/grad_norm": "global 2-norm of the critic's gradient before clipping",
     "returns/mean": "mean over trained tokens of the critic's target",
     "returns/std": "standard deviation of the same, ddof 1",
+    "returns/mc_std": "standard deviation of the discounted rewards to come, ddof 1",
     "dpo/accuracy": "share of pairs whose chosen side has the larger summed log-ratio to the reference",
     "dpo/margin": "mean of beta * (log-ratio of chosen - of rejected), summed also where the loss divides by lengths",
     "dpo/chosen_reward": "mean of beta * log-ratio of the chosen side to the reference, summed over tokens",

@@ -171,15 +171,19 @@ def credit_metrics(rollout: Rollout, credit: Credit) -> dict[str, float]:
 
 
 def critic_metrics(rollout: Rollout, credit: Credit) -> dict[str, float]:
-    """The critic's values at rollout time against its targets, over the tokens that are trained on; empty without."""
-    if rollout.value is None or credit.returns is None:
+    """The critic's values at rollout time against its targets, and against rewards to come, which unlike targets of a
+    lambda below 1 hold none of its values; over the tokens that are trained on; empty without a critic."""
+    if rollout.value is None or credit.returns is None or credit.monte_carlo is None:
         return {}
     value, returns = rollout.value[credit.mask].double(), credit.returns[credit.mask].double()
+    to_go = credit.monte_carlo[credit.mask].double()
     return {
         "value/mean": _mean(value),
         "value/explained_variance": explained_variance(value, returns),
+        "value/explained_variance_mc": explained_variance(value, to_go),
         "returns/mean": _mean(returns),
         "returns/std": _std(returns),
+        "returns/mc_std": _std(to_go),
     }
 
 

@@ -17,6 +17,7 @@ from algorithms.axes.mismatch import (
     TokenMask,
     TokenTruncate,
 )
+from algorithms.axes.returns import GAE
 from bench.config import Reward
 from bench.generate import Completion
 from bench.glossary import METRICS
@@ -255,6 +256,7 @@ def credit(given: Rollout, reward: list[float], returns: bool = False) -> Credit
         mask=mask,
         reward=torch.tensor(reward, dtype=torch.float64),
         weight=None,
+        monte_carlo=torch.tensor([[1.0] * 4, [0.0, NAN, NAN, NAN], [NAN] * 4]) if returns else None,
     )
 
 
@@ -288,11 +290,44 @@ def test_the_critic_by_hand() -> None:
         {
             "value/mean": 11 / 5,
             "value/explained_variance": 1 - stdev(residual) ** 2 / (stdev(returns) ** 2 + 1e-5),
+            "value/explained_variance_mc": 1 - stdev([0, 1, 1, 4, 1]) ** 2 / (stdev([1, 1, 1, 1, 0]) ** 2 + 1e-5),
             "returns/mean": 2,
             "returns/std": stdev(returns),
+            "returns/mc_std": stdev([1, 1, 1, 1, 0]),
         }
     )
     assert critic_metrics(given, credit(given, [1, 0, NAN])) == {}
+
+
+def test_a_critic_that_knows_nothing_explains_its_own_targets_but_no_reward_to_come() -> None:
+    """Its values are noise. With lambda below 1 they stand in the targets, and so seem to explain these."""
+    rng = torch.Generator().manual_seed(0)
+    mask, reward = torch.ones(64, 10, dtype=torch.bool), (torch.rand(64, generator=rng) < 0.5).double()
+    value = torch.rand(64, 1, generator=rng).expand(64, 10)
+    given = Rollout(
+        reward=reward,
+        group=torch.arange(64),
+        mask=mask,
+        terminated=mask[:, 0],
+        old_logp=torch.zeros(64, 10),
+        ref_logp=None,
+        value=value,
+        completion_budget=10,
+    )
+    token = GAE(lam=0.5)(reward, torch.zeros(64, 10), given)
+    own = Credit(
+        advantage=token.advantage,
+        returns=token.returns,
+        mask=mask,
+        reward=reward,
+        weight=None,
+        monte_carlo=token.monte_carlo,
+    )
+    found = critic_metrics(given, own)
+    assert found["value/explained_variance"] > 0.5
+    assert found["value/explained_variance_mc"] < 0
+    assert token.monte_carlo is not None
+    assert torch.equal(token.monte_carlo, reward[:, None].expand(64, 10).to(value.dtype))
 
 
 def test_every_name_is_explained() -> None:
