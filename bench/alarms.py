@@ -30,13 +30,23 @@ class Rule:
     advice: str
     only_with: str | None = None
     """A metric that a record must also have; leaves out the updates in which the policy did not move."""
+    only_above: tuple[str, float] | None = None
+    """A metric, and what it must exceed where a record has it; leaves out shares of what is nearly nothing."""
 
     @property
     def condition(self) -> str:
         """The rule in words."""
         side = "<" if self.test.startswith("below") else ">"
         of = {"first": " x its first value", "median": " x the median of all earlier values"}
-        return f"{self.metric} {side} {self.limit:g}{of.get(self.test.partition('_')[2], '')}"
+        where = f" where {self.only_above[0]} > {self.only_above[1]:g}" if self.only_above else ""
+        return f"{self.metric} {side} {self.limit:g}{of.get(self.test.partition('_')[2], '')}{where}"
+
+    def applies(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record is one of those that the rule is about."""
+        if self.only_with and number(record, self.only_with) is None:
+            return False
+        level = number(record, self.only_above[0]) if self.only_above else None
+        return level is None or self.only_above is None or level > self.only_above[1]
 
 
 RULES: tuple[Rule, ...] = (
@@ -111,6 +121,7 @@ RULES: tuple[Rule, ...] = (
         "the critic's values follow the returns worse than a constant would",
         "raise critic.lr or critic.warmup_updates, or loosen the value clip",
         only_with="grad_norm",
+        only_above=("returns/std", at("returns_vary")),
     ),
     Rule(
         "gradient_spike", "grad_norm", "above_median", at("gradient_spike"),
@@ -174,7 +185,7 @@ class Watch:
     def _check(self, rule: Rule, record: Mapping[str, Any]) -> Alarm | None:
         """The rule's alarm if this record is the first to raise it."""
         value, threshold = number(record, rule.metric), self._threshold(rule)
-        if value is None or threshold is None or (rule.only_with and number(record, rule.only_with) is None):
+        if value is None or threshold is None or not rule.applies(record):
             return None
         self._checked[rule.name] = self._checked.get(rule.name, 0) + 1
         holds = value < threshold if rule.test.startswith("below") else value > threshold

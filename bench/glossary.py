@@ -18,7 +18,8 @@ METRICS: dict[str, str] = {
         "true verdict, whatever the reward makes of it"
     ),
     "reward/observed_accuracy": (
-        "share of the same that the learner was told is correct: after reward.noise, or by another reward.source"
+        "share of the same that the learner was told is correct: after reward.noise, or by another reward.source; this "
+        "and the next three are not there where the source is a reward model, whose scores only order a group"
     ),
     "reward/false_positives": "number of completions sampled that are wrong and that the learner was told are correct",
     "reward/false_negatives": "number of completions sampled that are correct and that the learner was told are wrong",
@@ -61,11 +62,12 @@ METRICS: dict[str, str] = {
     ),
     "groups/zero_std_all_correct": (
         "share of the same groups that are such and whose known verdicts are all correct; the rest of "
-        "groups/frac_zero_std after both splits ties for another reason"
+        "groups/frac_zero_std after both splits ties for another reason. Verdicts here and in the next three are those "
+        "that the learner is told; the verifier's where reward.source is model"
     ),
     "groups/zero_std_all_wrong": "share of the same groups that are such and whose known verdicts are all wrong",
     "groups/all_correct": (
-        "share of groups in which every completion is correct as the learner is told, whatever their rewards; one that "
+        "share of groups in which every completion is correct by the same verdicts, whatever their rewards; one that "
         "is unscorable counts against it"
     ),
     "groups/all_wrong": "share of groups in which every completion is wrong, likewise",
@@ -144,10 +146,17 @@ METRICS: dict[str, str] = {
     "value/loss": "the critic's loss, mean over tokens",
     "value/mean": "mean over trained tokens of the critic's value at rollout time",
     "value/clip_frac": "share of tokens whose value loss the clip holds",
-    "value/explained_variance": "1 - Var(return - V) / Var(return) over tokens, V at rollout time",
+    "value/explained_variance": (
+        "1 - Var(return - V) / (Var(return) + 1e-5) over tokens, V at rollout time and the return being the critic's "
+        "target, which holds V itself where lambda is below 1"
+    ),
+    "value/explained_variance_mc": (
+        "the same against the discounted rewards to come, which hold no V; a completion that the budget cut ends there"
+    ),
     "value/grad_norm": "global 2-norm of the critic's gradient before clipping",
     "returns/mean": "mean over trained tokens of the critic's target",
     "returns/std": "standard deviation of the same, ddof 1",
+    "returns/mc_std": "standard deviation of the discounted rewards to come, ddof 1",
     "dpo/accuracy": "share of pairs whose chosen side has the larger summed log-ratio to the reference",
     "dpo/margin": "mean of beta * (log-ratio of chosen - of rejected), summed also where the loss divides by lengths",
     "dpo/chosen_reward": "mean of beta * log-ratio of the chosen side to the reference, summed over tokens",

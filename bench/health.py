@@ -6,41 +6,14 @@ is the answer, with the reason. Nothing here needs torch; `docs/health.md` expla
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from bench.health_series import STRETCHES, Change, Series, change, change_of_shares, number, series, update_of
+from bench.health_learned import chosen_ground, critic, pairs_told_apart
+from bench.health_series import Change, Series, change, change_of_shares, number, series, update_of
+from bench.health_told import Answer, Seen, Told, against_noise, another_objective, short
 from bench.thresholds import at
 
-Answer = Literal["yes", "no", "cannot be told", "not measured"]
 PAGE = "docs/health.md"
-
-
-@dataclass(frozen=True)
-class Told:
-    """An answer with what stands behind it."""
-
-    answer: Answer
-    numbers: str
-    """The number and its threshold in a few characters; where there is none, the reason."""
-    text: str = ""
-    """A sentence that says what was compared."""
-    value: float | None = None
-    threshold: float | None = None
-    look: bool = False
-    """Whether the answer is one that a reader should look into."""
-    metric: str | None = None
-    """What the value is of, where that is another metric than the question's own."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a question may read beside its own metric."""
-
-    records: Sequence[Mapping[str, Any]]
-    run: Mapping[str, Any]
-    """The content of run.yaml; empty where it is not known."""
-    reward: Told | None = None
-    """Whether the reward rose, once that is answered."""
 
 
 @dataclass(frozen=True)
@@ -79,19 +52,33 @@ class Finding:
 
 
 def _reward(own: Series, seen: Seen) -> Told:
-    """Validation first, whose problems are always the same ones; the training reward where that is missing or tiny."""
+    """By validation where the reward is its verdict and nothing else, by the training reward otherwise.
+
+    The problems of validation are always the same ones, so it tells more; but of another reward it tells nothing.
+    """
     name, samples = "validation/pass@1", _validation_samples(seen.run)
     validation = series(seen.records, name)
     if len(validation) < 2 or not samples:
-        return _short(own, seen) or _risen(change(own), "reward/mean")
+        return short(own, seen) or _risen(change(own), "reward/mean")
     found = change_of_shares(validation.values[0], validation.values[-1], samples)
-    if found.noise > at("wide_noise") and not (found.rose or found.fell):
-        told = Told("cannot be told", f"{_against_noise(found)} of {samples} samples", metric=name)
-        return _risen(change(own), "reward/mean") if own.long_enough else told
     told = _risen(found, name, (f" at update {validation.updates[0]}", f" at update {validation.updates[-1]}"))
+    if not _is_verdict(seen.records):
+        if too_short := short(own, seen):
+            return replace(too_short, numbers=f"{too_short.numbers}; {name} {against_noise(found)}", text=told.text)
+        trained = _risen(change(own), "reward/mean")
+        return replace(trained, text=f"{trained.text}; {told.text}")
+    if found.noise > at("wide_noise") and not (found.rose or found.fell):
+        told = Told("cannot be told", f"{against_noise(found)} of {samples} samples", metric=name)
+        return _risen(change(own), "reward/mean") if own.long_enough else told
     trained = change(own) if own.long_enough else None
     also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
     return replace(told, text=told.text + also, metric=name)
+
+
+def _is_verdict(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the reward is the verdict wherever both are known; also where a run has no reward, as on fixed pairs."""
+    both = [(number(record, "reward/mean"), number(record, "reward/accuracy")) for record in records]
+    return all(reward is None or reward == accuracy for reward, accuracy in both)
 
 
 def _validation_samples(run: Mapping[str, Any]) -> int:
@@ -109,13 +96,7 @@ def _risen(
     """Whether a change is a rise; a fall is said in words."""
     kind = "rose" if found.rose else "fell" if found.fell else "stayed within its noise"
     text = f"{metric} {kind}: {found.start:.3g}{where[0]}, {found.end:.3g}{where[1]}"
-    return Told(
-        "yes" if found.rose else "no", _against_noise(found), text, found.size, found.noise, look=not found.rose
-    )
-
-
-def _against_noise(found: Change) -> str:
-    return f"{found.size:+.3g} (noise {found.noise:.2g})"
+    return Told("yes" if found.rose else "no", against_noise(found), text, found.size, found.noise, look=not found.rose)
 
 
 def _verdict(own: Series, seen: Seen) -> Told:
@@ -124,14 +105,14 @@ def _verdict(own: Series, seen: Seen) -> Told:
     if reward.values == own.values:
         return Told("not measured", "the reward is the verdict")
     if not reward.long_enough:
-        return _short(reward, seen) or Told("cannot be told", "")
+        return short(reward, seen) or Told("cannot be told", "")
     told, true = change(reward), change(own)
     parted = told.rose and not true.rose
     text = (
         f"reward {told.start:.3g} to {told.end:.3g}, true accuracy {true.start:.3g} to {true.end:.3g}, first eighth to "
         "last quarter"
     )
-    return Told("yes" if parted else "no", _against_noise(true), text, true.size, true.noise, look=parted)
+    return Told("yes" if parted else "no", against_noise(true), text, true.size, true.noise, look=parted)
 
 
 def _all_right(own: Series, seen: Seen) -> Told:
@@ -160,7 +141,7 @@ def _tied(own: Series, seen: Seen) -> Told:
         if flat is not None and right is not None and wrong is not None:
             rest.append({"update": update_of(record), "tied": flat - right - wrong})
     left = series(rest, "tied")
-    return _short(left, seen) or _share_of_groups(left, "tied for another reason")
+    return short(left, seen) or _share_of_groups(left, "tied for another reason")
 
 
 def _share_of_groups(own: Series, kind: str) -> Told:
@@ -211,30 +192,6 @@ def _longer(own: Series, seen: Seen) -> Told:
     return Told("yes", numbers, f"{text}, and the reward did not rise", factor, limit, look=True)
 
 
-def _critic(own: Series, seen: Seen) -> Told:
-    level, limit = own.last_quarter, at("critic_explains")
-    worse = ", worse than a constant" if level < -limit else ""
-    text = f"{level:.2g} of the returns' variance explained in the last quarter{worse}"
-    return Told(
-        "yes" if level > limit else "no", f"explains {level:.2g}, min {limit:g}", text, level, limit, level <= limit
-    )
-
-
-def _pairs(own: Series, seen: Seen) -> Told:
-    level, limit = own.last_quarter, at("pairs_told_apart")
-    text = f"{level:.0%} of the pairs of the last quarter were ordered right"
-    return Told(
-        "yes" if level > limit else "no", f"{level:.0%} of pairs, min {limit:.0%}", text, level, limit, level <= limit
-    )
-
-
-def _chosen(own: Series, seen: Seen) -> Told:
-    found = change(own)
-    kind = "lost" if found.fell else "did not lose"
-    text = f"chosen completions {kind} probability: dpo/chosen_reward {found.start:.3g} to {found.end:.3g}"
-    return Told("yes" if found.fell else "no", _against_noise(found), text, found.size, -found.noise, look=found.fell)
-
-
 def _imitation(own: Series, seen: Seen) -> Told:
     return _risen(change(own), "imitation/logp")
 
@@ -242,7 +199,8 @@ def _imitation(own: Series, seen: Seen) -> Told:
 QUESTIONS: tuple[Question, ...] = (
     Question(
         "reward", "Did the reward rise?", "reward/mean", "no reward recorded", _reward,
-        "change of validation/pass@1, first to last; without validation, of reward/mean, first eighth to last quarter",
+        "change of validation/pass@1, first to last; of reward/mean, first eighth to last quarter, where there is no "
+        "validation or the reward is not its verdict",
         "look at the other answers first; raise the learning rate or the budget, or make the task easier",
     ),
     Question(
@@ -286,18 +244,18 @@ QUESTIONS: tuple[Question, ...] = (
         "shape the reward (soft_overlong), or lower rollout.max_completion_tokens",
     ),
     Question(
-        "critic", "Does the critic explain anything?", "value/explained_variance", "no critic", _critic,
+        "critic", "Does the critic explain anything?", "value/explained_variance", "no critic", critic,
         "variance of the returns that the critic explains, last quarter, without its warm-up",
         "raise critic.lr, critic.warmup_updates or the budget; as it is, it serves as a constant baseline",
         only_with="grad_norm",
     ),
     Question(
-        "pairs", "Are pairs told apart?", "dpo/accuracy", "no pairs", _pairs,
+        "pairs", "Are pairs told apart?", "dpo/accuracy", "no pairs", pairs_told_apart,
         "share of pairs that the policy orders right, last quarter",
         "raise the learning rate or the budget, or look at how the pairs are made",
     ),
     Question(
-        "chosen", "Did chosen answers lose ground?", "dpo/chosen_reward", "no pairs", _chosen,
+        "chosen", "Did chosen answers lose ground?", "dpo/chosen_reward", "no pairs", chosen_ground,
         "change of beta x log-ratio of the chosen side to the reference, first eighth to last quarter",
         "lower the learning rate, raise beta, or hold the chosen side up (objective.likelihood)",
     ),
@@ -340,31 +298,13 @@ def _told(question: Question, own: Series, seen: Seen) -> Told:
     if own.recorded and question.metric.startswith("groups/") and _group_size(seen.run) == 1:
         return Told("not measured", "groups of one")
     if not own.recorded:
-        return Told("not measured", _another_objective(seen) or question.missing)
-    return _short(own, seen) or question.judge(own, seen)
-
-
-def _another_objective(seen: Seen) -> str:
-    """Says so where the run learns from a fixed set, which has metrics of its own."""
-    offline = any(name.startswith(("dpo/", "imitation/")) for record in seen.records for name in record)
-    return "not of this objective" if offline else ""
+        return Told("not measured", another_objective(seen) or question.missing)
+    return short(own, seen) or question.judge(own, seen)
 
 
 def _group_size(run: Mapping[str, Any]) -> Any:
     rollout = run.get("rollout")
     return rollout.get("group_size") if isinstance(rollout, Mapping) else None
-
-
-def _short(own: Series, seen: Seen) -> Told | None:
-    """Why a series answers nothing, if it is too short for that."""
-    if own.long_enough:
-        return None
-    updates = sum(update_of(record) > 0 for record in seen.records)
-    if not own.recorded:
-        return Told("not measured", _another_objective(seen) or "not recorded")
-    if len(own) == 1 and updates >= STRETCHES and own.updates[0] <= 1:
-        return Told("not measured", "sampled once, before training")
-    return Told("cannot be told", f"{len(own)} {'value' if len(own) == 1 else 'values'}, {STRETCHES} needed")
 
 
 def as_record(findings: Sequence[Finding], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -47,7 +47,12 @@ class Series:
     @property
     def last_quarter(self) -> float:
         """The mean of the last two stretches."""
-        return fmean(self.values[len(self) * (STRETCHES - 2) // STRETCHES :])
+        return fmean(self.last_values)
+
+    @property
+    def last_values(self) -> tuple[float, ...]:
+        """The values of the last two stretches."""
+        return self.values[len(self) * (STRETCHES - 2) // STRETCHES :]
 
     @property
     def quarter_before(self) -> float:

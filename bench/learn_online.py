@@ -306,7 +306,7 @@ class OnlineLearner:
                 "float32 allows 1e-3: this model's state does not live in the cache that is batched"
             )
         return {
-            **reward_metrics(collected.sampled),
+            **reward_metrics(collected.sampled, self.run.reward.source),
             **imperfection_metrics(self.run.reward, collected.sampled),
             "groups/kept_frac": len(collected.groups) / len(collected.sampled),
             "groups/rounds": collected.rounds,

@@ -22,11 +22,17 @@ from bench.config import Reward
 from bench.rollout import Graded, Group
 
 
-def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def reward_metrics(groups: Sequence[Group], source: str = "verifier") -> dict[str, float]:
     """Rewards and verdicts of sampled groups. Unscorable completions enter no mean, groups of nothing else no share of
-    ties: what has no reward has no equal rewards. Those without a label are no failures to score."""
+    ties: what has no reward has no equal rewards. Those without a label are no failures to score.
+
+    Args:
+        source: the run's `reward.source`. The bits that a learner is told of a model's scores only order a group and
+            call nothing right or wrong, so right and wrong are the verifier's there.
+    """
     rewards = torch.tensor([[m.reward for m in group.members] for group in groups], dtype=torch.float64)
-    bits = torch.tensor([group.correct for group in groups], dtype=torch.float64)
+    told_bits = [_verifier_bits(group) if source == "model" else group.correct for group in groups]
+    bits = torch.tensor(told_bits, dtype=torch.float64)
     scorable = rewards.isfinite()
     known = rewards[scorable]
     index = torch.arange(len(groups))[:, None].expand_as(rewards)
@@ -51,6 +57,12 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def _verifier_bits(group: Group) -> list[float]:
+    """The verifier's bit of each member with a reward; NaN for the others, and where it could not grade."""
+    known = [m.grade.correct if m.scorable else None for m in group.members]
+    return [math.nan if bit is None else float(bit) for bit in known]
+
+
 def true_accuracy(groups: Sequence[Group]) -> float:
     """Share that the verifier calls correct, of what it could grade, whatever the learner is told."""
     bits = [float(m.grade.correct) for group in groups for m in group.members if m.grade.correct is not None]
@@ -65,10 +77,13 @@ def unscorable_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def imperfection_metrics(reward: Reward, groups: Sequence[Group]) -> dict[str, float]:
-    """What a reward other than the plain verdict tells the learner, against the truth; empty for the plain verdict."""
+    """What a reward other than the plain verdict tells the learner, against the truth; empty for the plain verdict.
+
+    A reward model alone tells it no verdict, so there is none to compare; `reward_model/*` says how its order agrees.
+    """
     members = [member for group in groups for member in group.members]
     metrics: dict[str, float] = {}
-    if reward.noise is not None or reward.source != "verifier":
+    if reward.source != "model" and (reward.noise is not None or reward.source != "verifier"):
         both = [(m.grade.correct, m.observed) for m in members if None not in (m.grade.correct, m.observed)]
         told = [float(m.observed) for m in members if m.observed is not None]
         metrics = {
@@ -156,15 +171,19 @@ def credit_metrics(rollout: Rollout, credit: Credit) -> dict[str, float]:
 
 
 def critic_metrics(rollout: Rollout, credit: Credit) -> dict[str, float]:
-    """The critic's values at rollout time against its targets, over the tokens that are trained on; empty without."""
-    if rollout.value is None or credit.returns is None:
+    """The critic's values at rollout time against its targets, and against rewards to come, which unlike targets of a
+    lambda below 1 hold none of its values; over the tokens that are trained on; empty without a critic."""
+    if rollout.value is None or credit.returns is None or credit.monte_carlo is None:
         return {}
     value, returns = rollout.value[credit.mask].double(), credit.returns[credit.mask].double()
+    to_go = credit.monte_carlo[credit.mask].double()
     return {
         "value/mean": _mean(value),
         "value/explained_variance": explained_variance(value, returns),
+        "value/explained_variance_mc": explained_variance(value, to_go),
         "returns/mean": _mean(returns),
         "returns/std": _std(returns),
+        "returns/mc_std": _std(to_go),
     }
 
 

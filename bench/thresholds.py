@@ -41,6 +41,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "kl_growing": Threshold(2.0, "health", "x the quarter before: it does not level off"),
     "kl_near": Threshold(0.1, "health", "nats a token up to which growth is no matter; the quickstart reaches .13"),
     "length_climb": Threshold(1.25, "health", "x the first stretch: a quarter more tokens that bought no reward"),
+    "returns_vary": Threshold(0.01, "both", "standard deviation of returns up to which there is nothing to explain"),
     "critic_explains": Threshold(0.05, "health", "of the returns' variance: less is a constant, give or take"),
     "pairs_told_apart": Threshold(0.6, "health", "of the pairs: guessing orders half of them"),
 }  # fmt: skip

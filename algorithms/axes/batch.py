@@ -60,6 +60,8 @@ class TokenCredit:
     """Targets of the critic; None without one."""
     mask: Bool[Tensor, "batch tokens"]
     """The rollout's mask without the rows that the estimator leaves out, such as unscorable ones."""
+    monte_carlo: Float[Tensor, "batch tokens"] | None = None
+    """Discounted rewards to come, which hold no value of the critic, to judge it by; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ class Credit:
     """The reward that the baseline saw, in float64: after shaping, and after a penalty charged per completion."""
     weight: Float[Tensor, "batch tokens"] | None
     """Factor on each token's surrogate: rollout mismatch and choice of tokens; None where it is 1 everywhere."""
+    monte_carlo: Float[Tensor, "batch tokens"] | None = None
+    """Discounted rewards to come, which hold no value of the critic, to judge it by; None without one."""
 
 
 @dataclass(frozen=True, kw_only=True)

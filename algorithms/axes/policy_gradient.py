@@ -115,7 +115,14 @@ class PolicyGradient:
         if focus is not None:
             weight = focus if weight is None else focus * weight
         advantage = masked(credit.advantage, mask)
-        return Credit(advantage=advantage, returns=credit.returns, mask=mask, reward=reward, weight=weight)
+        return Credit(
+            advantage=advantage,
+            returns=credit.returns,
+            mask=mask,
+            reward=reward,
+            weight=weight,
+            monte_carlo=credit.monte_carlo,
+        )
 
     def loss(self, batch: Batch, totals: Totals) -> LossParts:
         """A microbatch's share of the step's loss; the gradient flows through `batch.logp` (and `batch.entropy`)."""

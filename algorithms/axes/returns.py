@@ -74,7 +74,8 @@ def _critic_credit(
     returns = (targets + masked(rollout.value, mask)).to(rollout.value.dtype)
     if knob.whiten:
         advantage = whiten(advantage, mask, ddof=1, epsilon=1e-8)
-    return TokenCredit(advantage=advantage.to(rollout.old_logp.dtype), returns=returns, mask=mask)
+    to_go = _reward_to_go(reward, mask, knob.gamma).to(returns.dtype)
+    return TokenCredit(advantage=advantage.to(rollout.old_logp.dtype), returns=returns, mask=mask, monte_carlo=to_go)
 
 
 @knobs

@@ -64,6 +64,15 @@ def test_a_critic_is_not_blamed_while_only_it_is_trained() -> None:
     assert [alarm.first for alarm in alarms_of([warming, {**warming, "update": 2, "grad_norm": 1.0}])] == [2]
 
 
+def test_a_critic_is_not_blamed_where_the_returns_hardly_differ() -> None:
+    """All of a rollout right: a value .05 off is then some 250 times the variance of the returns."""
+    off = {"update": 1, "value/explained_variance": -252.0, "grad_norm": 1.0, "returns/std": 0.0}
+    assert alarms_of([off]) == []
+    (alarm,) = alarms_of([off, {**off, "update": 2, "value/explained_variance": -0.5, "returns/std": 0.4}])
+    assert (alarm.name, alarm.first, alarm.checked) == ("critic_worse_than_a_constant", 2, 1)
+    assert alarm.condition == "value/explained_variance < 0 where returns/std > 0.01"
+
+
 def test_the_median_is_of_all_earlier_values_and_a_spike_does_not_move_it_at_once() -> None:
     norms = [1.0, 3.0, 2.0, 2.0, 2.0, 20.1, 20.1, 19.9]
     (alarm,) = alarms_of({"update": i, "grad_norm": value} for i, value in enumerate(norms))

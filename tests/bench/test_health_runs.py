@@ -40,7 +40,7 @@ def test_a_run_with_a_critic_that_explains_nothing(stored: dict[str, list[dict[s
     assert [name for name, one in found.items() if one.look] == ["critic"]
     explained = [line["value/explained_variance"] for line in lines if "value/explained_variance" in line]
     assert len(explained) == 30
-    assert found["critic"].value == pytest.approx(fmean(explained[-8:]))
+    assert found["critic"].value == pytest.approx(fmean(explained[-8:]), abs=1e-3), "its returns vary alike throughout"
     entropy = [line["entropy"] for line in lines if "entropy" in line]
     assert found["entropy"].value == pytest.approx(fmean(entropy[45:]) / entropy[0])
     assert found["reward"].value == pytest.approx(lines[-1]["validation/pass@1"] - lines[0]["validation/pass@1"])

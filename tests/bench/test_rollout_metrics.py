@@ -17,6 +17,8 @@ from algorithms.axes.mismatch import (
     TokenMask,
     TokenTruncate,
 )
+from algorithms.axes.returns import GAE
+from bench.config import Reward
 from bench.generate import Completion
 from bench.glossary import METRICS
 from bench.rollout import Graded, Group
@@ -24,6 +26,7 @@ from bench.rollout_metrics import (
     credit_metrics,
     critic_metrics,
     effective_share,
+    imperfection_metrics,
     largest_gap,
     length_metrics,
     mismatch_metrics,
@@ -69,6 +72,21 @@ def test_rewards_and_the_reasons_of_ties_by_hand() -> None:
             "groups/all_wrong": 0,
         }
     )
+
+
+def test_where_a_model_alone_rewards_right_and_wrong_are_the_verifiers() -> None:
+    """In a tied group no score is above the others, so the learner is told of no right completion; they all are."""
+    right = replace(member(2.0, True), observed=False)
+    wrong, unknown = member(2.0, False), replace(member(NAN, True), observed=None)
+    told = groups([right, right], [wrong, wrong], [right, wrong], [right, unknown])
+    found = reward_metrics(told, "model")
+    assert found["groups/frac_zero_std"] == 1
+    assert (found["groups/zero_std_all_correct"], found["groups/zero_std_all_wrong"]) == (2 / 4, 1 / 4)
+    assert (found["groups/all_correct"], found["groups/all_wrong"]) == (1 / 4, 1 / 4)
+    assert reward_metrics(told, "random")["groups/zero_std_all_wrong"] == 1, "as the learner is told"
+    told_apart = {"reward/observed_accuracy", "reward/false_positives", "reward/false_negatives", "reward/flip_rate"}
+    assert imperfection_metrics(Reward(source="model"), told) == {}
+    assert set(imperfection_metrics(Reward(source="random"), told)) == told_apart
 
 
 def test_a_correct_group_whose_rewards_differ_is_no_tie() -> None:
@@ -238,6 +256,7 @@ def credit(given: Rollout, reward: list[float], returns: bool = False) -> Credit
         mask=mask,
         reward=torch.tensor(reward, dtype=torch.float64),
         weight=None,
+        monte_carlo=torch.tensor([[1.0] * 4, [0.0, NAN, NAN, NAN], [NAN] * 4]) if returns else None,
     )
 
 
@@ -271,11 +290,44 @@ def test_the_critic_by_hand() -> None:
         {
             "value/mean": 11 / 5,
             "value/explained_variance": 1 - stdev(residual) ** 2 / (stdev(returns) ** 2 + 1e-5),
+            "value/explained_variance_mc": 1 - stdev([0, 1, 1, 4, 1]) ** 2 / (stdev([1, 1, 1, 1, 0]) ** 2 + 1e-5),
             "returns/mean": 2,
             "returns/std": stdev(returns),
+            "returns/mc_std": stdev([1, 1, 1, 1, 0]),
         }
     )
     assert critic_metrics(given, credit(given, [1, 0, NAN])) == {}
+
+
+def test_a_critic_that_knows_nothing_explains_its_own_targets_but_no_reward_to_come() -> None:
+    """Its values are noise. With lambda below 1 they stand in the targets, and so seem to explain these."""
+    rng = torch.Generator().manual_seed(0)
+    mask, reward = torch.ones(64, 10, dtype=torch.bool), (torch.rand(64, generator=rng) < 0.5).double()
+    value = torch.rand(64, 1, generator=rng).expand(64, 10)
+    given = Rollout(
+        reward=reward,
+        group=torch.arange(64),
+        mask=mask,
+        terminated=mask[:, 0],
+        old_logp=torch.zeros(64, 10),
+        ref_logp=None,
+        value=value,
+        completion_budget=10,
+    )
+    token = GAE(lam=0.5)(reward, torch.zeros(64, 10), given)
+    own = Credit(
+        advantage=token.advantage,
+        returns=token.returns,
+        mask=mask,
+        reward=reward,
+        weight=None,
+        monte_carlo=token.monte_carlo,
+    )
+    found = critic_metrics(given, own)
+    assert found["value/explained_variance"] > 0.5
+    assert found["value/explained_variance_mc"] < 0
+    assert token.monte_carlo is not None
+    assert torch.equal(token.monte_carlo, reward[:, None].expand(64, 10).to(value.dtype))
 
 
 def test_every_name_is_explained() -> None:

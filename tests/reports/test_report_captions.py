@@ -47,7 +47,7 @@ def test_a_critic_is_judged_by_the_last_quarter_of_training(tmp_path: Path, make
     run = make_run(tmp_path, "ppo", 0)
     (run / "metrics.jsonl").unlink()
     for update, value in enumerate([None, *[-9.0] * 6, late, late, None], start=1):
-        record = {"update": update, "value/explained_variance": value, "grad_norm": 1.0}
+        record = {"update": update, "value/explained_variance": value, "returns/std": 0.5, "grad_norm": 1.0}
         store.append_jsonl(run / "metrics.jsonl", record)
     store.append_jsonl(run / "metrics.jsonl", {"update": 11, "value/explained_variance": 99.0})
     read = store.read_sweep(tmp_path)
