@@ -55,6 +55,7 @@ def short(own: Series, seen: Seen) -> Told | None:
     updates = sum(update_of(record) > 0 for record in seen.records)
     if not own.recorded:
         return Told("not measured", another_objective(seen) or "not recorded")
-    if len(own) == 1 and updates >= STRETCHES and own.updates[0] <= 1:
+    once = sum(update_of(record) > 0 and "reward/mean" in record for record in seen.records) <= 1
+    if len(own) == 1 and updates >= STRETCHES and own.updates[0] <= 1 and once:
         return Told("not measured", "sampled once, before training")
     return Told("cannot be told", f"{len(own)} {'value' if len(own) == 1 else 'values'}, {STRETCHES} needed")

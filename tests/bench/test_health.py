@@ -200,6 +200,15 @@ def test_too_few_values_answer_nothing() -> None:
     assert {one.answer for one in nothing.values()} == {"cannot be told"}
 
 
+def test_one_value_of_a_run_that_samples_all_along_is_not_called_sampled_once() -> None:
+    """Nothing was right after the first rollout, so the length of what is right has one value."""
+    lines = records(16)
+    for line in lines[1:]:
+        line.pop("len/correct", None)
+    lines[0]["len/correct"] = 5.0
+    assert answers(lines)["longer_right"].numbers == "1 value, 8 needed"
+
+
 def test_nulls_do_not_change_what_the_numbers_say() -> None:
     """As with two updates a rollout, and rollouts without one right answer."""
     lines = records(reward__mean=lambda t: 0.3 + 0.2 * t)
