@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from algorithms.axes.preference import Preference
 from bench.checks_objective import dead_knob
 from bench.config import PretrainedModel, Run, local_path
 
@@ -22,6 +23,7 @@ def adapter_mistakes(run: Run) -> Iterator[str]:
         why = "without adapter.path the starting policy is the base"
         yield from dead_knob(adapter, "adapter", "reference", why) if run.objective.needs.reference else ()
     else:
+        yield from _base_in_rounds(run, adapter.reference)
         for knob in ("rank", "alpha", "rslora", "targets"):
             yield from dead_knob(adapter, "adapter", knob, "adapter.path brings its own")
         yield from _folder(run, adapter.path)
@@ -34,6 +36,16 @@ def adapter_mistakes(run: Run) -> Iterator[str]:
         yield (
             f"adapter.quantization: {adapter.quantization} given, and the package bitsandbytes, which it is computed "
             "with, is not installed here: `pip install bitsandbytes`, or give adapter.quantization=none"
+        )
+
+
+def _base_in_rounds(run: Run, reference: str) -> Iterator[str]:
+    """The rule of iterative preference learning is that each round's reference is the policy it begins with."""
+    rounds = run.objective.pairing.rounds if isinstance(run.objective, Preference) else 1
+    if reference == "base" and rounds > 1:
+        yield (
+            f"adapter.reference: base given with objective.pairing.rounds {rounds}, whose reference is the policy at "
+            "the beginning of each round; leave it out, or give objective.pairing.rounds=1"
         )
 
 

@@ -37,7 +37,7 @@ class Lora(LowRank):
     """Folder of a trained peft adapter to start from; its rank, alpha, scale and targets come with it."""
     reference: Literal["start", "base"] = "start"
     """What KL and preference pairs are measured against: the starting policy with its adapter as it then is, or the
-    `base` without it. The two differ only with `path`."""
+    `base` without it. The two differ only with `path`; rounds of pairs have references of their own, and no base."""
     quantization: Literal["none", "nf4"] = "none"
     """`nf4` keeps the decoder's linear layers in four bits (QLoRA, arXiv:2305.14314), by the package bitsandbytes."""
 

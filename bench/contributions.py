@@ -8,6 +8,7 @@ from algorithms.axes.batch import LossParts, PairTotals, Totals, group_tokens
 from algorithms.axes.imitation import AcceptedSamples, GoldSolutions, Imitation
 from algorithms.axes.policy_gradient import PolicyGradient
 from algorithms.axes.preference import FixedPairs, Preference
+from bench.adapters import as_reference
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.learn_imitation import accepted_samples, imitation_batch, worked_solutions
@@ -72,7 +73,8 @@ def _online(
 
 
 def _on_pairs(run: Run, objective: Preference, cast: Cast, groups: Sequence[Group]) -> Contributions:
-    """Pairs of the rollout's own groups; the reference is the policy that sampled them, as it is in training."""
+    """Pairs of the rollout's own groups; the reference is the policy that sampled them, or its base where the adapter
+    asks for that, as it is in training."""
     device, pairing = torch.device(run.device), objective.pairing
     if isinstance(pairing, FixedPairs):
         raise NothingToLearn(f"{run.algorithm} learns from the pairs of {pairing.path}, not from a rollout's")
@@ -86,7 +88,7 @@ def _on_pairs(run: Run, objective: Preference, cast: Cast, groups: Sequence[Grou
 
     def share(own: list[Pair]) -> Share:
         network, sides = cast.policy.network, sides_of(own, cast.policy.pad_id, device)
-        with torch.no_grad():
+        with torch.no_grad(), as_reference(network, run.adapter):
             reference = summed_logps(network, sides)
         return lambda: objective.loss(pair_batch(own, summed_logps(network, sides), reference), totals)
 

@@ -100,6 +100,15 @@ def test_a_trained_adapter_brings_its_own_rank_and_a_run_without_a_reference_has
     assert "adapter.path brings its own" in lines[1]
 
 
+def test_rounds_of_pairs_have_references_of_their_own_and_take_no_base(trained: Path) -> None:
+    knobs = {"adapter.path": str(trained), "adapter.reference": "base"}
+    run_of("dpo", **knobs)
+    with pytest.raises(ConfigError) as caught:
+        run_of("dpo", **{**knobs, "objective.pairing.rounds": 2})
+    (line,) = caught.value.lines
+    assert line.startswith("adapter.reference: base given with objective.pairing.rounds 2, whose reference is")
+
+
 @pytest.mark.parametrize(
     ("harm", "line"),
     [
