@@ -153,6 +153,8 @@ def _inject(network: PreTrainedModel, lora: Lora, trained: Trained | None) -> No
         own = {**trained.config}
     own["fan_in_fan_out"] = any(isinstance(module, Conv1D) for module in chosen.values())
     base = network.name_or_path or None
+    if base is not None and Path(base).exists():
+        base = str(Path(base).absolute())  # wherever the adapter is opened from
     config = LoraConfig(**own, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM", base_model_name_or_path=base)
     with torch.random.fork_rng(devices=[]):  # peft draws a start, from the process's generator
         inject_adapter_in_model(config, network, ADAPTER)

@@ -13,7 +13,10 @@ def quality_mistakes(run: Run) -> Iterator[str]:
     if config is None:
         return
     if not (isinstance(run.objective, PolicyGradient) and run.objective.needs.reward):
-        yield f"baseline_quality: given, but {run.algorithm} makes no advantage of a reward to measure; leave it out"
+        yield (
+            f"baseline_quality: given, but {run.algorithm} makes no advantage of a reward to measure; leave it out, or "
+            "in a sweep give it to the other algorithms, under per_algorithm"
+        )
         return
     advantage = run.objective.advantage
     if isinstance(advantage, GAE | LengthAdaptiveGAE) and advantage.truncation_bootstrap:
@@ -28,7 +31,7 @@ def quality_mistakes(run: Run) -> Iterator[str]:
         ("every", run.budget.updates, "budget.updates"),
     ):
         given = getattr(config, knob)
-        if given > there:
+        if given is not None and given > there:
             yield f"baseline_quality.{knob}: {given} given, must be at most {of} = {there}"
     if config.max_continuations < config.continuations:
         yield (

@@ -26,6 +26,8 @@ from tasks.parts.problem import DatasetTask, Task
 from tasks.parts.verify import VERSION
 
 Label = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
+NOT_OF_THE_RESULT = ("output", "tracking", "checkpoint")
+"""Sections that change no result: a run that is stopped and resumed ends as an undisturbed one."""
 
 
 class WarmStart(Section):
@@ -272,7 +274,7 @@ class Run(Section):
 
         A local model or data file counts by what is in it: a moved file is the same run, a changed one is not.
         """
-        content = {key: value for key, value in self.dump().items() if key not in ("output", "tracking")}
+        content = {key: value for key, value in self.dump().items() if key not in NOT_OF_THE_RESULT}
         content |= task_content(self.task)
         if fixed_pairs(self.objective) is not None:
             content["objective"]["pairing"] |= set_content(self.objective)

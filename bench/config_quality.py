@@ -13,10 +13,10 @@ class BaselineQuality(Section):
     every: CountOrZero = 0
     """Updates between two measurements, from the first rollout on; the last rollout is measured too, and with 0 it
     alone. A rollout is measured before its first update."""
-    problems: Count = 16
-    """Groups of the rollout that are measured: the first."""
-    completions: Count = 2
-    """Completions of each group."""
+    problems: Count | None = None
+    """Groups of the rollout that are measured: the first; null is 16, or all where there are fewer."""
+    completions: Count | None = None
+    """Completions of each group; null is 2, or all where there are fewer."""
     positions: Count = 4
     """Tokens of each completion, evenly from its first to its last."""
     continuations: Annotated[int, Field(ge=6)] = 24

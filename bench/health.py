@@ -96,7 +96,10 @@ def _risen(
     """Whether a change is a rise; a fall is said in words."""
     kind = "rose" if found.rose else "fell" if found.fell else "stayed within its noise"
     text = f"{metric} {kind}: {found.start:.3g}{where[0]}, {found.end:.3g}{where[1]}"
-    return Told("yes" if found.rose else "no", against_noise(found), text, found.size, found.noise, look=not found.rose)
+    advice = "lower the learning rate, and look at what is rewarded or preferred" if found.fell else None
+    answer = "yes" if found.rose else "no"
+    numbers = against_noise(found)
+    return Told(answer, numbers, text, found.size, found.noise, look=not found.rose, advice=advice)
 
 
 def _verdict(own: Series, seen: Seen) -> Told:
@@ -283,7 +286,8 @@ def health_of(records: Iterable[Mapping[str, Any]], run: Mapping[str, Any] | Non
         findings.append(
             Finding(
                 question.name, question.question, told.answer, told.look, told.metric or question.metric, told.value,
-                told.threshold, told.numbers, told.text, question.meaning, question.advice, f"{PAGE}#{question.name}",
+                told.threshold, told.numbers, told.text, question.meaning, told.advice or question.advice,
+                f"{PAGE}#{question.name}",
             )
         )  # fmt: skip
     return tuple(findings)

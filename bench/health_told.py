@@ -24,6 +24,8 @@ class Told:
     """Whether the answer is one that a reader should look into."""
     metric: str | None = None
     """What the value is of, where that is another metric than the question's own."""
+    advice: str | None = None
+    """What to try, where that is not what the question advises."""
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,8 @@ def is_final(folder: Path | None) -> bool:
 def take_up(place: Place, folder: Path) -> dict[str, Any]:
     """Put everything as it was there; returns what is known of it beside models and counters."""
     extra, cast = _extra(folder), place.learner.cast
+    if processes.is_main():
+        print(f"{place.directory}: goes on from {folder.name}", file=sys.stderr)
     if is_final(folder):
         checkpoint.load_weights(cast.policy, folder)
         checkpoint.set_progress(cast, folder)

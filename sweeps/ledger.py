@@ -17,7 +17,7 @@ from sweeps.grid import Sweep, Trial
 SETTLED = frozenset({"finished", "diverged", "oom"})
 """States that are results: such a trial is not run again. One that failed or was interrupted is."""
 
-_NOT_COMPARED = ("output", "tracking")
+_NOT_COMPARED = ("output", "tracking", "checkpoint")
 _TAIL_BYTES = 65536
 _ATTEMPT = "---- attempt "
 

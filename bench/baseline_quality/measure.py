@@ -24,6 +24,7 @@ from bench.rollout import Group, Sampler
 from bench.seeding import stream_key
 
 FILE = "baseline_quality.jsonl"
+DEFAULT_PROBLEMS, DEFAULT_COMPLETIONS = 16, 2
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def measured(
     """A record for each token looked at; what there is not is None. Other arguments as for `Quality.lines`."""
     scene = _Scene.of(continuer.objective, rollout, credit)
     chosen = [(i, m) for i in range(first, len(groups)) for m in _members(groups[i], config)]
-    own = sorted({i for i, _ in chosen})[: config.problems]
+    own = sorted({i for i, _ in chosen})[: config.problems or DEFAULT_PROBLEMS]
     places = [
         (groups[i], m, i * len(groups[i].members) + m, t)
         for i, m in chosen
@@ -127,7 +128,7 @@ def positions(length: int, count: int) -> list[int]:
 
 def _members(group: Group, config: BaselineQuality) -> list[int]:
     """The members that are looked at: the first with a reward."""
-    return [m for m, member in enumerate(group.members) if member.scorable][: config.completions]
+    return [m for m, member in enumerate(group.members) if member.scorable][: config.completions or DEFAULT_COMPLETIONS]
 
 
 def _prefix(group: Group, member: int, length: int) -> Prefix | None:

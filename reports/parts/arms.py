@@ -9,8 +9,8 @@ from typing import Any
 
 from bench.store import RunRecord
 
-NOT_COMPARED = ("seed", "output", "tracking")
-"""The seed makes replicates; output and tracking cannot change a result."""
+NOT_COMPARED = ("seed", "output", "tracking", "checkpoint")
+"""The seed makes replicates; output, tracking and checkpoints cannot change a result."""
 LONGEST = 60
 """Characters of a label that a figure and a table still have room for."""
 

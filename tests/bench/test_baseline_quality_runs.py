@@ -98,8 +98,8 @@ def test_a_checkpoint_is_measured_afterwards_as_it_was_in_training(tiny_run: Mak
     with pytest.raises(ConfigError, match="only knobs of baseline_quality"):
         measure_saved(folder, ["seed=3"])
     store.write_yaml(folder / "run.yaml", change(run, {"baseline_quality": None}).dump())
-    with pytest.raises(ConfigError, match="problems: 16 given, must be at most"):
-        measure_saved(folder)
+    with pytest.raises(ConfigError, match="problems: 17 given, must be at most"):
+        measure_saved(folder, ["baseline_quality.problems=17"])
     with pytest.raises(ConfigError, match="so it is no run"):
         measure_saved(tmp_path / "nowhere")
 

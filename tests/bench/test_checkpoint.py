@@ -15,7 +15,7 @@ from bench.casting import make_cast
 from bench.checkpoint_folder import MARKER, NoRoom, complete, newest_whole, prune, whole_folder
 from bench.config import Run, TinyModel
 from bench.learner import Cast
-from bench.loading import ConfigError
+from bench.loading import ConfigError, change
 from bench.memory import MemoryMeter
 from bench.models import create_tiny
 from bench.origin import origin, refuse_unusable
@@ -244,3 +244,9 @@ def test_what_can_stay_must_be_written(tiny_run: MakeRun) -> None:
     with pytest.raises(ConfigError, match=r"checkpoint.keep_every: 3 given, but checkpoint.every is 0"):
         tiny_run("grpo", **{"checkpoint.keep_every": 3})
     assert math.isfinite(tiny_run("grpo", **{"checkpoint.every": 2, "checkpoint.keep_every": 4}).checkpoint.keep)
+
+
+def test_how_often_a_run_is_saved_is_no_part_of_what_it_is(tiny_run: MakeRun) -> None:
+    run = tiny_run("grpo", **{"checkpoint.every": 2})
+    assert change(run, {"checkpoint.every": 1, "checkpoint.keep": 3}).id == run.id
+    assert change(run, {"seed": 5}).id != run.id

@@ -71,6 +71,7 @@ def test_the_reward_rises_falls_or_stays() -> None:
     falling = answers(records(reward__mean=lambda t: 0.5 - 0.2 * t))["reward"]
     assert short(falling) == ("no", True)
     assert "reward/mean fell" in falling.text
+    assert falling.advice.startswith("lower the learning rate")
     assert "stayed within its noise" in answers(records())["reward"].text
 
 
