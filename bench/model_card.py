@@ -12,6 +12,7 @@ import yaml
 
 from bench import store
 from bench.config import PretrainedModel, Run, local_path
+from bench.config_preference import fixed_pairs, local_set
 from bench.dialect import to_yaml
 from bench.statistics import accuracy_interval
 from tasks.parts.problem import DatasetTask
@@ -38,9 +39,11 @@ def card(run: Run, record: store.RunRecord, final: Mapping[str, Any]) -> str:
         f"# {run.algorithm} on {run.task.name}, seed {run.seed}",
         f"{_about(run, record)}",
         "## Objective",
-        _table(["part", "formula in force"], [[name, f"`{text}`"] for name, text in run.objective.formula().items()]),
+        _table(
+            ["part", "formula in force"], [[name, f"`{_shortened(text, run)}`"] for name, text in run.formula().items()]
+        ),
         "## Training",
-        _table(["setting", "value"], list(_settings(run, final))),
+        _table(["setting", "value"], list(_settings(run, record, final))),
         "## Results",
         _results(record),
         "## Use",
@@ -50,9 +53,31 @@ def card(run: Run, record: store.RunRecord, final: Mapping[str, Any]) -> str:
         _prompts(run, record),
         "## Repeat",
         "Save this as `run.yaml` and give it to the same version of the suite: `bench run run.yaml`.",
-        f"```yaml\n{to_yaml({name: part for name, part in run.dump().items() if name not in _NOT_REPEATED})}```",
+        f"```yaml\n{_repeated(run)}```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _repeated(run: Run) -> str:
+    """The configuration as YAML. Of a local file or folder only the name is left: its place says nothing to others."""
+    content = {name: part for name, part in run.dump().items() if name not in _NOT_REPEATED}
+    return _shortened(to_yaml(content), run)
+
+
+def _shortened(text: str, run: Run) -> str:
+    for path in _local_paths(run.dump()):
+        text = text.replace(path, Path(path).name)
+    return text
+
+
+def _local_paths(part: Any) -> Iterator[str]:
+    """Values of knobs called `path` that lie on this machine."""
+    if isinstance(part, Mapping):
+        for name, value in part.items():
+            if name == "path" and isinstance(value, str) and Path(value).expanduser().exists():
+                yield value
+            else:
+                yield from _local_paths(value)
 
 
 def front_matter(run: Run) -> dict[str, Any]:
@@ -65,7 +90,11 @@ def front_matter(run: Run) -> dict[str, Any]:
             matter["base_model"] = run.model.path
         elif (licence := _licence(folder / "README.md")) is not None:
             matter["license"] = licence
-    if isinstance(run.task, DatasetTask) and run.task.path is None:
+    pairs = fixed_pairs(run.objective)
+    if pairs is not None:
+        # What it was trained on; the task is what it was evaluated on.
+        matter |= {"datasets": [pairs.path]} if local_set(pairs) is None else {}
+    elif isinstance(run.task, DatasetTask) and run.task.path is None:
         matter["datasets"] = [run.task.source.hub_id]
     return matter
 
@@ -98,18 +127,28 @@ def _about(run: Run, record: store.RunRecord) -> str:
     return f"Run `{record.id}` of {suite}: {title} It started from {start}{warm}."
 
 
-def _settings(run: Run, final: Mapping[str, Any]) -> Iterator[list[str]]:
-    rollout, optimizer = run.rollout, run.optimizer
-    yield ["task and data", f"{run.task.name}, version {run.task.version}"]
+def _settings(run: Run, record: store.RunRecord, final: Mapping[str, Any]) -> Iterator[list[str]]:
+    rollout, optimizer, pairs = run.rollout, run.optimizer, fixed_pairs(run.objective)
+    task = f"{run.task.name}, version {run.task.version}"
+    if pairs is None:
+        yield ["trained on", task]
+    else:
+        yield ["trained on", f"preference pairs of {pairs.path if local_set(pairs) is None else Path(pairs.path).name}"]
+        yield ["evaluated on", task]
+    if reward := (record.formula or {}).get("reward"):
+        yield ["reward", reward]
+    if run.adapter is not None:
+        yield ["adapter", f"LoRA, rank {run.adapter.rank}; merged into these weights, alone in `adapter/`"]
     yield ["updates", f"{run.budget.updates}; this is the model after update {final['update']}"]
     yield ["model chosen by", "best validation Pass@1" if run.validation.select == "validation" else "the last update"]
-    yield ["rollout", f"{rollout.prompts} prompts x {rollout.group_size} completions"]
+    if run.objective.needs.samples:
+        yield ["rollout", f"{rollout.prompts} prompts x {rollout.group_size} completions"]
+        yield ["sampling temperature", f"{rollout.temperature:g}"]
     yield ["longest completion", f"{rollout.max_completion_tokens} tokens"]
-    yield ["sampling temperature", f"{rollout.temperature:g}"]
     yield ["updates per rollout", f"{rollout.updates_per_rollout} x {rollout.epochs} epochs"]
     yield ["learning rate", f"{optimizer.lr:g} ({optimizer.schedule}, {optimizer.warmup_updates} warm-up updates)"]
     if run.critic is not None:
-        yield ["critic's learning rate", f"{run.critic.lr:g}"]
+        yield ["critic", f"{run.critic.kind}, learning rate {run.critic.lr:g}"]
     yield ["seed", str(run.seed)]
     yield ["device, engine", f"{run.device}, {run.engine.kind}"]
     yield ["weights (SHA-256)", f"`{final['weights_sha256']}`"]
@@ -135,7 +174,8 @@ def _results(record: store.RunRecord) -> str:
         return "It was not evaluated with Pass@1."
     columns = ["evaluation", "Pass@1", "95 % interval over problems", "largest K", "sampled", "temperature"]
     note = (
-        "`start` is the starting model and `test` this one, on the task's test split. One seed says nothing of others."
+        "`start` is the starting model and `test` this one, on the task's test split; a word behind `_` is another task "
+        "of `evaluation.also` or another prompt. One seed says nothing of others."
     )
     return f"{_table(columns, rows)}\n\n{note}"
 
