@@ -19,7 +19,7 @@ from bench import store
 from bench.fingerprint import data_digest
 
 MARKER = "complete.json"
-FORMAT = 2
+FORMAT = 3
 """Raised whenever a checkpoint of before could no longer be resumed to the same end."""
 SLACK_BYTES = 32 * 2**20
 """Free room asked for beside the tensors: tokenizer, records, and the words that say how the run ended."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bench import store
 
-FORMAT = 1
+FORMAT = 2
 _HEADER = "kept"
 
 Texts = Sequence[tuple[int, ...]]

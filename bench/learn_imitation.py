@@ -5,7 +5,7 @@ there are any, are as many as an online run draws in the same number of updates,
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,15 @@ from bench.learner import Cast, backward, microbatches, own_parts
 from bench.models import LanguageModel
 from bench.offline import (
     OFFLINE_TEMPERATURE,
+    Traces,
     coverage,
+    log_again,
+    log_size,
     pass_order,
     rounds,
     sample_all,
     sampling_metrics,
+    traces,
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, computed_positions, planned, reads_packed, token_logps
@@ -81,6 +85,8 @@ class ImitationLearner:
         self.device = torch.device(run.device)
         self.examples: list[Example] = []
         self.found: dict[str, float] = {}
+        self.owed = ""
+        """Lines of the log of the user's reward functions that were written with the samples, by an earlier attempt."""
 
     @property
     def updates_per_advance(self) -> int:
@@ -109,14 +115,19 @@ class ImitationLearner:
         if found is not None and found[1] == maker:
             record = found[0]
             columns = (record.texts["prompt_ids"], record.texts["token_ids"])
+            left = Traces(**record.about["traces"])
+            self.sampler.rewarder.called.update(left.called)
+            self.owed = left.failures
             return Material([Example(*row) for row in zip(*columns, strict=True)], dict(record.about["found"]))
+        logged = log_size(self.sampler)
         groups = sample_all(self.run, self.cast, self.sampler, self.instruments)
+        left = traces(self.sampler, logged)
         material = accepted_samples(self.run, source, groups)
         if folder is not None and maker is not None:
             names = ("prompt_ids", "token_ids")
             texts = {name: [getattr(example, name) for example in material.examples] for name in names}
             if processes.is_main():
-                kept.write(folder, 0, Kept(texts, {"found": material.found}), maker)
+                kept.write(folder, 0, Kept(texts, {"found": material.found, "traces": asdict(left)}), maker)
             processes.barrier()
         return material
 
@@ -151,6 +162,8 @@ class ImitationLearner:
             norm = take_step(cast.optimizer, config.lr * factor, config.max_grad_norm)
         self.instruments.clock.count(trained=totals.num_tokens)
         first = self.found if progress.update == 0 else {}
+        if progress.update == 0:
+            log_again(self.sampler, self.owed)
         progress.update += 1
         progress.trained_tokens += totals.num_tokens
         yield {

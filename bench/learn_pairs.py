@@ -7,7 +7,7 @@ completions through the loss. The reference's log-probabilities are taken once a
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,15 @@ from bench.kept import Kept, Maker, RoundLost
 from bench.learner import Cast, backward
 from bench.offline import (
     OFFLINE_TEMPERATURE,
+    Traces,
     coverage,
+    log_again,
+    log_size,
     pass_order,
+    require_scored,
     sample_rollouts,
     sampling_metrics,
+    traces,
 )
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.pairs import Made, Pair, graded_pairs
@@ -62,13 +67,17 @@ class Round:
     used: Sequence[int] = ()
     """The pairs that an update comes to, by number; told only of a round that was made now."""
     digest: str = ""
+    left: Traces = field(default_factory=Traces)
+    """What its sampling left beside it."""
+    owed: str = ""
+    """Of that, lines of the log that are not there: its samples were not drawn by this attempt."""
 
     def as_kept(self) -> Kept:
         """What is written of it: of pairs that no update comes to, perhaps most of a large set, their place alone."""
         used = set(self.used)
         pairs = [pair if i in used else _NO_PAIR for i, pair in enumerate(self.pairs)]
         texts = {name: [getattr(pair, name) for pair in pairs] for name in ("prompt_ids", "chosen", "rejected")}
-        about = {"found": self.found, "generated": list(self.generated)}
+        about = {"found": self.found, "generated": list(self.generated), "traces": asdict(self.left)}
         return Kept(texts, about, {"reference": self.reference})
 
 
@@ -135,14 +144,16 @@ class PairLearner:
 
         Raises:
             RoundLost: the round has begun, and what it was made of is not there.
-            NothingToLearn, PairsUnavailable: there is no pair.
+            NothingToLearn, PairsUnavailable: there is no pair in the first round, or no data.
         """
         progress, directory = self.cast.progress, self.directory
         begins = progress.update == number * self.updates_per_round
         maker = Maker(self.run.id, weights_digest(self.cast.policy.network) if begins else "") if directory else None
         found = processes.from_main(lambda: None if directory is None else kept.read(directory / FOLDER, number))
         if found is not None and (found[1] == maker if begins else found[0].digest == progress.material):
-            return self._restored(number, found[0])
+            restored = self._restored(number, found[0])
+            self.sampler.rewarder.called.update(restored.left.called)
+            return replace(restored, owed=restored.left.failures)
         if not begins:
             raise RoundLost(
                 f"the checkpoint of update {progress.update} lies within round {number + 1} of the pairs, which are "
@@ -163,10 +174,12 @@ class PairLearner:
         pairs = [Pair(*row) for row in zip(*columns, strict=True)]
         tokens, completions = record.about["generated"]
         reference = record.numbers["reference"].to(self.device)
-        return Round(number, pairs, reference, dict(record.about["found"]), (tokens, completions), digest=record.digest)
+        left, found = Traces(**record.about["traces"]), dict(record.about["found"])
+        return Round(number, pairs, reference, found, (tokens, completions), digest=record.digest, left=left)
 
     def _made(self, number: int) -> Round:
         """A round's pairs by the policy as it is, and its log-probabilities of those that an update comes to."""
+        logged = log_size(self.sampler)
         match self.objective.pairing:
             case GradedPairs() as pairing:
                 made, generated = self._from_samples(pairing, number)
@@ -176,18 +189,25 @@ class PairLearner:
         size, per_update = len(made.pairs), self._per_update(len(made.pairs))
         order = pass_order(self.run.seed, _order_name(number), size, self.updates_per_round * per_update, 0)
         used = sorted(set(order))
-        reference = self._reference(made.pairs, used)
-        return Round(number, made.pairs, reference, {"dpo/round": number + 1, **made.found}, generated, used)
+        reference, found = self._reference(made.pairs, used), {"dpo/round": number + 1, **made.found}
+        left = traces(self.sampler, logged)
+        return Round(number, made.pairs, reference, found, generated, used, left=left)
 
     def _from_samples(self, pairing: GradedPairs, number: int) -> tuple[Made, tuple[int, int]]:
-        """Pairs of the round's share of the prompts, and the tokens and completions that they cost."""
+        """Pairs of the round's share of the prompts, and the tokens and completions that they cost.
+
+        Without a pair in the first round nothing shows that the run can learn at all. A later one is as a rollout whose
+        rewards are all equal, after which an online run goes on.
+        """
         run = self.run
         share = num_rollouts(run) // pairing.rounds
         rollouts = range(number * share, (number + 1) * share)
         groups = sample_rollouts(run, self.cast, self.sampler, self.instruments, rollouts)
+        if number == 0:
+            require_scored(run, groups)
         made = graded_pairs(run, pairing, self.cast.policy, groups, rollouts[0] * run.rollout.prompts)
-        if not made.pairs:
-            raise NothingToLearn(_no_pair(run, pairing, groups, made.num_unlabelled, number))
+        if number == 0 and not made.pairs:
+            raise NothingToLearn(_no_pair(run, pairing, groups, made.num_unlabelled))
         sampled = sampling_metrics(run.reward, groups)
         generated = int(sampled.pop("tokens/generated")), int(sampled.pop("completions/generated"))
         return Made(made.pairs, {**sampled, **made.found, **coverage(run, rollouts[-1] + 1)}), generated
@@ -216,6 +236,8 @@ class PairLearner:
         """This process's share of some pairs, given by number, a microbatch at a time: which, whether they count, and
         their completions as a pass reads them."""
         policy = self.cast.policy
+        if not index:
+            return []
         cut = pair_parts([pairs[i] for i in index], self.run.optimizer)
         parts = [[index[i] for i in part] for part in cut]
         costs = [sum(pairs[i].num_tokens for i in part) for part in parts]
@@ -237,6 +259,7 @@ class PairLearner:
         progress, pairing = self.cast.progress, self.objective.pairing
         if isinstance(pairing, GradedPairs) and self.round.number > 0 and not pairing.keep_optimizer:
             self.cast.optimizer.state.clear()
+        log_again(self.sampler, self.round.owed)
         progress.material = self.round.digest
         progress.generated_tokens += self.round.generated[0]
         progress.generated_completions += self.round.generated[1]
@@ -245,14 +268,21 @@ class PairLearner:
         return {**self.found, **_generated(progress.generated_tokens, progress.generated_completions)}
 
     def advance(self) -> Iterator[dict[str, Any]]:
-        """One optimizer step on the next pairs; the first of a round makes the round."""
-        cast, progress = self.cast, self.cast.progress
+        """One optimizer step on the next pairs; the first of a round makes the round. Of one without pairs no step is
+        taken: by its momentum and its decay AdamW would move the weights all the same."""
+        progress = self.cast.progress
         number = progress.update // self.updates_per_round
         begins = progress.update == number * self.updates_per_round
         if number != self.round.number or not (begins or progress.material == self.round.digest):
             self.round = self._entered(number)
         first = self._begin() if begins else {}
-        position = progress.update - number * self.updates_per_round
+        step = self._step(progress.update - number * self.updates_per_round) if self.pairs else {}
+        progress.update += 1
+        yield {"update": progress.update, **step, "tokens/trained": progress.trained_tokens, **first}
+
+    def _step(self, position: int) -> dict[str, Any]:
+        """The optimizer step of the round's update `position`, from 0; returns its metrics."""
+        cast, progress, number = self.cast, self.cast.progress, self.round.number
         order = pass_order(self.run.seed, _order_name(number), len(self.pairs), self.pairs_per_update, position)
         order.sort(key=lambda i: len(self.pairs[i].chosen))
         trained = sum(self.pairs[i].num_tokens for i in order)
@@ -271,16 +301,12 @@ class PairLearner:
             loss = metrics.checked_loss()
             norm = take_step(cast.optimizer, self.run.optimizer.lr * factor, self.run.optimizer.max_grad_norm)
         self.instruments.clock.count(trained=trained)
-        progress.update += 1
         progress.trained_tokens += trained
-        through = (position + 1) * self.pairs_per_update / len(self.pairs)
-        yield {
-            "update": progress.update,
+        return {
             "loss": loss,
             **step_report(cast.optimizer, norm, self.run.optimizer.max_grad_norm),
             **metrics.values(),
-            **{"tokens/trained": progress.trained_tokens, "dpo/passes": through},
-            **first,
+            "dpo/passes": (position + 1) * self.pairs_per_update / len(self.pairs),
         }
 
 
@@ -307,13 +333,13 @@ def _order_name(number: int) -> str:
     return f"pair order of round {number}" if number else "pair order"
 
 
-def _no_pair(run: Run, pairing: GradedPairs, groups: Sequence[Group], unlabelled: int, number: int) -> str:
+def _no_pair(run: Run, pairing: GradedPairs, groups: Sequence[Group], unlabelled: int) -> str:
     if unlabelled:
         return f"none of the {unlabelled} preference pairs carries a label: raise reward.sparsity"
     members = [member for group in groups for member in group.members]
     right = sum(1 for m in members if m.observed)
     ended = sum(1 for m in members if m.completion.terminated)
-    where = f" of round {number + 1}" if pairing.rounds > 1 else ""
+    where = " of round 1" if pairing.rounds > 1 else ""
     return (
         f"no preference pair in the {len(groups)} prompts x {run.rollout.group_size} completions{where} ({right} "
         f"correct, {ended} ended by themselves): make the task easier or harder, give partial credit "

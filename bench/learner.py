@@ -12,7 +12,7 @@ from bench.config import Optimizer
 from bench.critics import Critic
 from bench.models import LanguageModel
 from bench.policy import Sequences
-from bench.rollout import Group
+from bench.rollout import Group, Sampler
 from bench.sharding import is_fully_sharded
 
 
@@ -49,6 +49,7 @@ class Learner(Protocol):
     """One family's way from prompts to optimizer steps."""
 
     cast: Cast
+    sampler: Sampler
 
     @property
     def updates_per_advance(self) -> int:

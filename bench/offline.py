@@ -1,9 +1,12 @@
 """What learners on fixed completions share: the budget of a matched online run, its prompts, and the passes."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
+from bench import processes
 from bench.budget import num_rollouts
 from bench.config import Reward, Run
 from bench.instruments import Instruments
@@ -11,10 +14,44 @@ from bench.learner import Cast
 from bench.rollout import Group, NothingToLearn, PromptStream, Sampler
 from bench.rollout_metrics import imperfection_metrics, true_accuracy, unscorable_metrics
 from bench.seeding import generator
+from bench.store import append_jsonl
 from tasks.parts.problem import Problem
 
 OFFLINE_TEMPERATURE = 1.0
 """Log-probabilities of offline losses are taken at temperature 1, whatever was sampled at."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What sampling leaves beside its samples: kept with them, for samples that come from a file leave nothing."""
+
+    failures: str = ""
+    """The lines that it added to the log of the user's reward functions."""
+    called: Sequence[str] = ()
+    """The user's functions that had returned a batch as they should by then: `bench.rewards.Rewarder.called`."""
+
+
+def log_size(sampler: Sampler) -> int:
+    """Bytes of the log of the user's reward functions."""
+    return sampler.log.stat().st_size if sampler.log is not None and sampler.log.exists() else 0
+
+
+def traces(sampler: Sampler, since: int) -> Traces:
+    """What was left since the log had so many bytes, on every process: the main one has called the functions."""
+
+    def left() -> Traces:
+        added = b"" if sampler.log is None or log_size(sampler) <= since else sampler.log.read_bytes()[since:]
+        return Traces(added.decode(), sorted(sampler.rewarder.called))
+
+    return processes.from_main(left)
+
+
+def log_again(sampler: Sampler, failures: str) -> None:
+    """Add lines to the log that a resume has cut off, where the samples that they tell of are not sampled again."""
+    if sampler.log is not None and processes.is_main():
+        for line in failures.split("\n"):
+            if line:
+                append_jsonl(sampler.log, json.loads(line))
 
 
 def rounds(run: Run) -> list[list[Problem]]:
@@ -35,17 +72,15 @@ def sample_all(run: Run, cast: Cast, sampler: Sampler, instruments: Instruments)
     Raises:
         NothingToLearn: no completion could be scored.
     """
-    return sample_rollouts(run, cast, sampler, instruments, range(num_rollouts(run)))
+    groups = sample_rollouts(run, cast, sampler, instruments, range(num_rollouts(run)))
+    require_scored(run, groups)
+    return groups
 
 
 def sample_rollouts(
     run: Run, cast: Cast, sampler: Sampler, instruments: Instruments, rollouts: Sequence[int]
 ) -> list[Group]:
-    """Sample the prompts of some of an online run's rollouts, given by number, with the policy as it is.
-
-    Raises:
-        NothingToLearn: no completion could be scored.
-    """
+    """Sample the prompts of some of an online run's rollouts, given by number, with the policy as it is."""
     groups: list[Group] = []
     stream = PromptStream(run.task, run.seed, run.rollout.prompts)
     metered = instruments.memory.metering
@@ -57,6 +92,11 @@ def sample_rollouts(
         groups += sampler.groups(cast.policy, stream.round(index), index)
     instruments.memory.metering = metered
     sampler.warn(groups)
+    return groups
+
+
+def require_scored(run: Run, groups: Sequence[Group]) -> None:
+    """Raises NothingToLearn where no completion could be scored."""
     if not any(member.scorable for group in groups for member in group.members):
         if not any(group.labelled for group in groups):
             raise NothingToLearn(f"none of the {len(groups)} prompts carries a label: raise reward.sparsity")
@@ -64,7 +104,6 @@ def sample_rollouts(
             f"none of the {len(groups)} prompts x {run.rollout.group_size} completions could be scored: all of them "
             "are unscorable, so look at the grader and the gold answers"
         )
-    return groups
 
 
 def sampling_metrics(reward: Reward, groups: Sequence[Group]) -> dict[str, float]:
@@ -82,7 +121,10 @@ def sampling_metrics(reward: Reward, groups: Sequence[Group]) -> dict[str, float
 
 
 def pass_order(seed: int, name: str, size: int, per_update: int, update: int) -> list[int]:
-    """The items of an update: consecutive ones of an endless order of `size` items that is shuffled anew each pass."""
+    """The items of an update: consecutive ones of an endless order of `size` items that is shuffled anew each pass;
+    none where there is none."""
+    if not size:
+        return []
     positions = range(update * per_update, (update + 1) * per_update)
     orders = {
         epoch: generator(seed, name, epoch).permutation(size)

@@ -54,12 +54,14 @@ class Place:
         return [self.best.name] if self.best.known else []
 
     def standing(self) -> dict[str, Any]:
-        """What the training loop knows beside models and counters: logs, the best so far, memory as measured."""
+        """What the training loop knows beside models and counters: logs, the best so far, memory as measured,
+        and which of the user's functions have shown that they work."""
         best = {"update": self.best.update, "score": self.best.score} if self.best.known else None
         return {
             "logs": logs.position(self.directory),
             "best": best,
             "memory": self.instruments.memory.report(),
+            "called": sorted(self.learner.sampler.rewarder.called),
         }
 
 
@@ -148,6 +150,7 @@ def take_up(place: Place, folder: Path) -> dict[str, Any]:
     if extra["best"] is not None:
         place.best.update, place.best.score = extra["best"]["update"], extra["best"]["score"]
     place.instruments.memory.add(extra["memory"])
+    place.learner.sampler.rewarder.called.update(extra["called"])
     return extra
 
 

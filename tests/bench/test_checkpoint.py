@@ -53,7 +53,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "longer": (lambda f: (f / "optimizer").write_bytes(b"moments and more"), "optimizer has 16 bytes instead of 7"),
     "missing": (lambda f: (f / "policy/weights").unlink(), "policy/weights is missing"),
     "flipped": (lambda f: flip(f / "policy/weights"), "the content of policy/weights was changed"),
-    "torn marker": (lambda f: (f / MARKER).write_text('{"format": 2, "fil'), f"its {MARKER} cannot be read"),
+    "torn marker": (lambda f: (f / MARKER).write_text('{"format": 3, "fil'), f"its {MARKER} cannot be read"),
     "odd marker": (lambda f: (f / MARKER).write_text("[]"), f"its {MARKER} is not one"),
     "edited marker": (lambda f: flip_digit(f / MARKER), f"its {MARKER} was changed"),
     "another format in the marker": (
@@ -198,7 +198,7 @@ def test_a_checkpoint_of_another_run_format_or_library_is_refused(tiny_run: Make
     with pytest.raises(ConfigError, match=r"was written with torch 1\.0 \(here .*install that version again, or move"):
         refuse_unusable(run, tmp_path)
     (folder / MARKER).write_text(json.dumps({"format": 1, "progress": {}, "extra": {}}))
-    with pytest.raises(ConfigError, match="has format 1, and this version reads and writes 2: finish the run with"):
+    with pytest.raises(ConfigError, match="has format 1, and this version reads and writes 3: finish the run with"):
         refuse_unusable(run, tmp_path)
 
 
