@@ -27,6 +27,12 @@ JUDGED = {
 }  # fmt: skip
 
 
+NO_ADVANTAGE = (
+    "baseline_quality: given, but dpo makes no advantage of a reward to measure; leave it out, or in a sweep give it "
+    "to the other algorithms, under per_algorithm"
+)
+
+
 def lines(directory: Path, name: str) -> list[dict[str, Any]]:
     return list(store.read_jsonl(directory / name).records)
 
@@ -107,7 +113,7 @@ def test_a_checkpoint_is_measured_afterwards_as_it_was_in_training(tiny_run: Mak
 @pytest.mark.parametrize(
     ("algorithm", "knobs", "sentence"),
     [
-        ("dpo", {}, "baseline_quality: given, but dpo makes no advantage of a reward to measure; leave it out"),
+        ("dpo", {}, NO_ADVANTAGE),
         (
             "grpo",
             {"baseline_quality.problems": 9},

@@ -12,7 +12,7 @@ import torch
 
 from bench import checkpoint, checkpoint_folder, logs, store
 from bench.casting import make_cast
-from bench.checkpoint_folder import MARKER, NoRoom, complete, newest_whole, prune, whole_folder
+from bench.checkpoint_folder import FORMAT, MARKER, NoRoom, complete, newest_whole, prune, whole_folder
 from bench.config import Run, TinyModel
 from bench.learner import Cast
 from bench.loading import ConfigError, change
@@ -56,13 +56,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn marker": (lambda f: (f / MARKER).write_text('{"format": 3, "fil'), f"its {MARKER} cannot be read"),
     "odd marker": (lambda f: (f / MARKER).write_text("[]"), f"its {MARKER} is not one"),
     "edited marker": (lambda f: flip_digit(f / MARKER), f"its {MARKER} was changed"),
-    "another format in the marker": (
-        lambda f: (f / MARKER).write_text((f / MARKER).read_text().replace('"format": 2', '"format": 3')),
-        f"its {MARKER} was changed",
-    ),
+    "another format in the marker": (lambda f: other_format(f / MARKER), f"its {MARKER} was changed"),
     "deep marker": (lambda f: (f / MARKER).write_text("[" * 200_000), f"its {MARKER} cannot be read"),
     "no marker": (lambda f: (f / MARKER).unlink(), "it was never finished"),
 }
+
+
+def other_format(marker: Path) -> None:
+    marker.write_text(marker.read_text().replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
 
 
 def flip_digit(marker: Path) -> None:
