@@ -135,6 +135,8 @@ class Status:
     state: State
     attempt: int = 0
     error: str | None = None
+    refused: bool = False
+    """A model cannot be had as the configuration asks, told before training; known to the process that tried."""
 
     @property
     def terminal(self) -> bool:
@@ -143,8 +145,8 @@ class Status:
 
     @property
     def exit_status(self) -> int:
-        """Of the command that ran it: 130 is what shells say of an interruption."""
-        return {"finished": 0, "interrupted": 130}.get(self.state, 1)
+        """Of the command that ran it: 130 is what shells say of an interruption, 2 a mistake in the configuration."""
+        return 2 if self.refused else {"finished": 0, "interrupted": 130}.get(self.state, 1)
 
 
 def set_status(directory: Path, state: State, *, attempt: int, error: str | None = None) -> None:

@@ -5,7 +5,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +56,6 @@ SECONDS_BETWEEN_MIRRORS = 30.0
 ENDED_BY_A_SENTENCE = (
     NothingToLearn,
     PreparationFailed,
-    ModelUnavailable,
     ContextTooSmall,
     EngineFailed,
     EngineMismatch,
@@ -137,6 +136,8 @@ def execute(run: Run, directory: Path) -> store.Status:
             return _end(run, directory, attempt, "failed", "; ".join(error.lines))
         store.set_status(directory, status.state, attempt=status.attempt, error=status.error)
         raise
+    except ModelUnavailable as error:
+        return replace(_end(run, directory, attempt, "failed", str(error)), refused=job is None)
     except ENDED_BY_A_SENTENCE as error:
         return _end(run, directory, attempt, "failed", str(error))
     except (Interrupted, KeyboardInterrupt):

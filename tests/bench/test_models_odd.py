@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, FalconH1Config, Lfm2Config, LlamaConfig, Phi3Config, PreTrainedConfig
+from typer.testing import CliRunner
 
-from bench.config import PretrainedModel
-from bench.models import LanguageModel, ModelUnavailable, character_tokenizer, load_pretrained, save_folder
+from bench.cli import app
+from bench.config import PretrainedModel, TinyModel
+from bench.models import LanguageModel, ModelUnavailable, character_tokenizer, create_tiny, load_pretrained, save_folder
+from bench.store import read_status
 
 SMALL: dict[str, Any] = {
     "vocab_size": 15, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -53,3 +56,18 @@ def test_states_that_are_no_keys_and_values_are_refused_at_load(config: PreTrain
     save_folder(model_of(config), tmp_path)
     with pytest.raises(ModelUnavailable, match="keeps no keys and values to sample with, only attention does"):
         load_pretrained(PretrainedModel(kind="pretrained", path=str(tmp_path)))
+
+
+def test_a_model_that_cannot_be_loaded_is_exit_status_2_before_training(tmp_path: Path) -> None:
+    """Nothing of the configuration alone tells it; the run's record says why."""
+    save_folder(create_tiny(TinyModel(), "0123456789+=", 0), tmp_path / "model")
+    (tmp_path / "model/model.safetensors").write_bytes(b"cut")
+    knobs = ["task=chain_sum", "rollout.prompts=2", "rollout.group_size=2", "rollout.max_completion_tokens=4"]
+    knobs += ["optimizer.lr=1e-3", "budget.updates=1", "tracking.enabled=false", f"output.root={tmp_path}"]
+    knobs += ["model.kind=pretrained", f"model.path={tmp_path}/model", f"output.cache={tmp_path}/cache"]
+    result = CliRunner().invoke(app, ["run", *knobs])
+    assert result.exit_code == 2, result.output
+    (run,) = (path.parent for path in (tmp_path / "single").glob("*/status.json"))
+    status = read_status(run)
+    assert status.state == "failed"
+    assert (status.error or "").startswith(f"model.path: {tmp_path}/model cannot be loaded: ")
