@@ -114,10 +114,20 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
 
 def set_progress(cast: Cast, folder: Path) -> dict[str, Any]:
     """Set all counters of a run to those that a folder's marker has; returns the marker."""
-    marker = checkpoint_folder.marker_of(folder)
-    assert not isinstance(marker, str), "a whole one was chosen"
+    marker = _marker(folder)
     for name, value in asdict(Progress(**marker["progress"])).items():
         setattr(cast.progress, name, value)
+    return marker
+
+
+def progress_of(folder: Path) -> Progress:
+    """The counters that a folder's marker has."""
+    return Progress(**_marker(folder)["progress"])
+
+
+def _marker(folder: Path) -> dict[str, Any]:
+    marker = checkpoint_folder.marker_of(folder)
+    assert not isinstance(marker, str), "a whole one was chosen"
     return marker
 
 

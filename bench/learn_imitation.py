@@ -20,7 +20,7 @@ from bench.compute import passes
 from bench.config import Run
 from bench.instruments import Instruments
 from bench.kept import Kept, Maker
-from bench.learner import Cast, backward, microbatches, own_parts
+from bench.learner import Cast, Progress, backward, microbatches, own_parts
 from bench.models import LanguageModel
 from bench.offline import (
     OFFLINE_TEMPERATURE,
@@ -130,6 +130,10 @@ class ImitationLearner:
                 kept.write(folder, 0, Kept(texts, {"found": material.found, "traces": asdict(left)}), maker)
             processes.barrier()
         return material
+
+    def can_go_on(self, progress: Progress) -> bool:
+        """All is gathered before the first update, by the starting policy, which can do it again."""
+        return True
 
     def advance(self) -> Iterator[dict[str, Any]]:
         """One optimizer step on the next completions."""

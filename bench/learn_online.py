@@ -17,7 +17,7 @@ from bench.config import Run
 from bench.config_compute import VllmEngine
 from bench.engines import EngineMismatch, mismatch_sentence
 from bench.instruments import Instruments
-from bench.learner import Cast, backward, microbatches, own_parts
+from bench.learner import Cast, Progress, backward, microbatches, own_parts
 from bench.optimize import StepMetrics, schedule_factor, step_report, take_step
 from bench.policy import Sequences, planned, reads_packed
 from bench.rollout import Collected, NothingToLearn, PromptStream, Sampler, sequences_of
@@ -98,6 +98,10 @@ class OnlineLearner:
 
     def prepare(self) -> None:
         """Nothing comes before the first rollout."""
+
+    def can_go_on(self, progress: Progress) -> bool:
+        """Everything is sampled anew."""
+        return True
 
     @property
     def updates_per_advance(self) -> int:

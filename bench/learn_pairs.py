@@ -25,7 +25,7 @@ from bench.compute import passes
 from bench.config import Optimizer, Run
 from bench.instruments import Instruments
 from bench.kept import Kept, Maker, RoundLost
-from bench.learner import Cast, backward
+from bench.learner import Cast, Progress, backward
 from bench.offline import (
     OFFLINE_TEMPERATURE,
     Traces,
@@ -266,6 +266,14 @@ class PairLearner:
         if self.directory is not None and processes.is_main():
             summarise(self.directory, self.round.number, self.updates_per_round)
         return {**self.found, **_generated(progress.generated_tokens, progress.generated_completions)}
+
+    def can_go_on(self, progress: Progress) -> bool:
+        """Within a round its pairs must be there, for the policy that they came from is gone."""
+        number, position = divmod(progress.update, self.updates_per_round)
+        if position == 0 or self.directory is None:
+            return True
+        found = kept.read(self.directory / FOLDER, number)
+        return found is not None and found[0].digest == progress.material
 
     def advance(self) -> Iterator[dict[str, Any]]:
         """One optimizer step on the next pairs; the first of a round makes the round. Of one without pairs no step is

@@ -60,6 +60,10 @@ class Learner(Protocol):
         """Work before the first update, such as making preference pairs; also after a resume, before its weights."""
         ...
 
+    def can_go_on(self, progress: Progress) -> bool:
+        """Whether the files that the next updates learn from are there, for a run that stood at these counters."""
+        ...
+
     def advance(self) -> Iterator[dict[str, Any]]:
         """The next optimizer steps; yields the metrics of each when it is done, names from the glossary."""
         ...

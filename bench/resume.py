@@ -166,6 +166,9 @@ def _newest(place: Place) -> Path | None:
         half.unlink()
     for folder in _candidates(place.checkpoints):
         short = logs.held(place.directory, _extra(folder)["logs"])
+        if not is_final(folder) and not place.learner.can_go_on(checkpoint.progress_of(folder)):
+            checkpoint_folder.say_skipped(folder, "the pairs that it was training on are missing or changed")
+            continue
         if short is None:
             return folder
         print(f"{place.directory}: {short} lost lines that {folder.name} counts on; not gone on from", file=sys.stderr)

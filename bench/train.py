@@ -56,6 +56,7 @@ SECONDS_BETWEEN_MIRRORS = 30.0
 ENDED_BY_A_SENTENCE = (
     NothingToLearn,
     PreparationFailed,
+    ModelUnavailable,
     ContextTooSmall,
     EngineFailed,
     EngineMismatch,
@@ -136,10 +137,9 @@ def execute(run: Run, directory: Path) -> store.Status:
             return _end(run, directory, attempt, "failed", "; ".join(error.lines))
         store.set_status(directory, status.state, attempt=status.attempt, error=status.error)
         raise
-    except ModelUnavailable as error:
-        return replace(_end(run, directory, attempt, "failed", str(error)), refused=job is None)
     except ENDED_BY_A_SENTENCE as error:
-        return _end(run, directory, attempt, "failed", str(error))
+        ended = _end(run, directory, attempt, "failed", str(error))
+        return replace(ended, refused=job is None and isinstance(error, ModelUnavailable))
     except (Interrupted, KeyboardInterrupt):
         return _end(run, directory, attempt, "interrupted", f"stopped after update {_update_of(job)}")
     except OSError as error:

@@ -66,12 +66,13 @@ def right_or_wrong(model: Any, prompts: Any, keys: Any, **_: Any) -> list[list[C
     return found
 
 
+@pytest.mark.slow
 def test_an_iterative_run_that_was_stopped_ends_as_one_that_was_not(
     tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of a round, where the restored policy samples the next one, and within one, whose policy is gone: the
-    same metrics byte for byte, pairs and weights."""
-    run = tiny_run("dpo", **ITERATIVE, **{"checkpoint.every": 1})
+    same metrics byte for byte, pairs and weights. Where the pairs are lost, from the checkpoint before the round."""
+    run = tiny_run("dpo", **ITERATIVE, **{"checkpoint.every": 1, "checkpoint.keep": 4})
     assert execute(run, tmp_path / "whole").state == "finished"
     original, groups, sampled = checkpoint.save, Sampler.groups, list[int]()
 
@@ -80,18 +81,20 @@ def test_an_iterative_run_that_was_stopped_ends_as_one_that_was_not(
         return groups(self, *arguments)
 
     monkeypatch.setattr(Sampler, "groups", counted)
-    for update, sampled_after in ((2, [1]), (3, [])):
+    for update, lost, sampled_after in ((2, False, [1]), (3, False, []), (3, True, [1])):
 
         def save_then_stop(directory: Path, cast: Any, *, at: int = update, **knobs: Any) -> None:
             original(directory, cast, **knobs)
             if cast.progress.update == at:
                 raise KeyboardInterrupt
 
-        stopped = tmp_path / f"stopped_{update}"
+        stopped = tmp_path / f"stopped_{update}_{lost}"
         monkeypatch.setattr(checkpoint, "save", save_then_stop)
         assert execute(run, stopped).state == "interrupted"
         monkeypatch.setattr(checkpoint, "save", original)
         sampled.clear()
+        if lost:
+            (stopped / "pairs/round_0002.safetensors").unlink()
         assert execute(run, stopped).state == "finished"
         assert sampled == sampled_after
         for name in ("metrics.jsonl", "final.json", "pairs.json", *(f"pairs/round_000{i}.safetensors" for i in (1, 2))):
