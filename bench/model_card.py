@@ -11,9 +11,14 @@ import numpy as np
 import yaml
 
 from bench import store
+from bench.budget import completions_per_update
 from bench.config import PretrainedModel, Run, local_path
+from bench.config_adapter import Lora
 from bench.config_preference import fixed_pairs, local_set
+from bench.config_reward import Reward
+from bench.config_reward_model import PretrainedReward
 from bench.dialect import to_yaml
+from bench.nameless import without_places
 from bench.statistics import accuracy_interval
 from tasks.parts.problem import DatasetTask
 
@@ -34,16 +39,18 @@ def card(run: Run, record: store.RunRecord, final: Mapping[str, Any]) -> str:
         record: the run's directory after its last evaluation.
         final: which update the model is of, and the digest of its weights.
     """
+    shown = without_places(run)
+    formula = {**shown.formula(), **({"reward": shown.reward.formula()} if run.objective.needs.samples else {})}
+    repeated = {name: part for name, part in shown.dump().items() if name not in _NOT_REPEATED}
+    placed = "" if shown == run else " Files and folders stand without the place where they lay: give yours."
     parts = [
         f"---\n{to_yaml(front_matter(run))}---",
         f"# {run.algorithm} on {run.task.name}, seed {run.seed}",
         f"{_about(run, record)}",
         "## Objective",
-        _table(
-            ["part", "formula in force"], [[name, f"`{_shortened(text, run)}`"] for name, text in run.formula().items()]
-        ),
+        _table(["part", "formula in force"], [[name, f"`{text}`"] for name, text in formula.items()]),
         "## Training",
-        _table(["setting", "value"], list(_settings(run, record, final))),
+        _table(["setting", "value"], list(_settings(shown, final))),
         "## Results",
         _results(record),
         "## Use",
@@ -52,32 +59,10 @@ def card(run: Run, record: store.RunRecord, final: Mapping[str, Any]) -> str:
         'model = AutoModelForCausalLM.from_pretrained("FOLDER")\n```',
         _prompts(run, record),
         "## Repeat",
-        "Save this as `run.yaml` and give it to the same version of the suite: `bench run run.yaml`.",
-        f"```yaml\n{_repeated(run)}```",
+        f"Save this as `run.yaml` and give it to the same version of the suite: `bench run run.yaml`.{placed}",
+        f"```yaml\n{to_yaml(repeated)}```",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _repeated(run: Run) -> str:
-    """The configuration as YAML. Of a local file or folder only the name is left: its place says nothing to others."""
-    content = {name: part for name, part in run.dump().items() if name not in _NOT_REPEATED}
-    return _shortened(to_yaml(content), run)
-
-
-def _shortened(text: str, run: Run) -> str:
-    for path in _local_paths(run.dump()):
-        text = text.replace(path, Path(path).name)
-    return text
-
-
-def _local_paths(part: Any) -> Iterator[str]:
-    """Values of knobs called `path` that lie on this machine."""
-    if isinstance(part, Mapping):
-        for name, value in part.items():
-            if name == "path" and isinstance(value, str) and Path(value).expanduser().exists():
-                yield value
-            else:
-                yield from _local_paths(value)
 
 
 def front_matter(run: Run) -> dict[str, Any]:
@@ -90,13 +75,22 @@ def front_matter(run: Run) -> dict[str, Any]:
             matter["base_model"] = run.model.path
         elif (licence := _licence(folder / "README.md")) is not None:
             matter["license"] = licence
+    datasets = list(dict.fromkeys(_datasets(run)))
+    return {**matter, "datasets": datasets} if datasets else matter
+
+
+def _datasets(run: Run) -> Iterator[str]:
+    """The names on the hub of what the run was trained on."""
     pairs = fixed_pairs(run.objective)
-    if pairs is not None:
-        # What it was trained on; the task is what it was evaluated on.
-        matter |= {"datasets": [pairs.path]} if local_set(pairs) is None else {}
-    elif isinstance(run.task, DatasetTask) and run.task.path is None:
-        matter["datasets"] = [run.task.source.hub_id]
-    return matter
+    if pairs is not None and local_set(pairs) is None:
+        yield pairs.path
+    if _trains_on_task(run) and isinstance(run.task, DatasetTask) and run.task.path is None:
+        yield run.task.source.hub_id
+
+
+def _trains_on_task(run: Run) -> bool:
+    """Of a fixed set of pairs the task is evaluated on alone, unless a warm start has learned its solutions."""
+    return fixed_pairs(run.objective) is None or run.warm_start is not None
 
 
 def _licence(readme: Path) -> str | None:
@@ -127,31 +121,63 @@ def _about(run: Run, record: store.RunRecord) -> str:
     return f"Run `{record.id}` of {suite}: {title} It started from {start}{warm}."
 
 
-def _settings(run: Run, record: store.RunRecord, final: Mapping[str, Any]) -> Iterator[list[str]]:
-    rollout, optimizer, pairs = run.rollout, run.optimizer, fixed_pairs(run.objective)
+def _settings(run: Run, final: Mapping[str, Any]) -> Iterator[list[str]]:
+    optimizer = run.optimizer
     task = f"{run.task.name}, version {run.task.version}"
-    if pairs is None:
-        yield ["trained on", task]
-    else:
-        yield ["trained on", f"preference pairs of {pairs.path if local_set(pairs) is None else Path(pairs.path).name}"]
-        yield ["evaluated on", task]
-    if reward := (record.formula or {}).get("reward"):
-        yield ["reward", reward]
-    if run.adapter is not None:
-        yield ["adapter", f"LoRA, rank {run.adapter.rank}; merged into these weights, alone in `adapter/`"]
+    yield ["task and data", task if _trains_on_task(run) else f"{task}; for evaluation alone"]
     yield ["updates", f"{run.budget.updates}; this is the model after update {final['update']}"]
     yield ["model chosen by", "best validation Pass@1" if run.validation.select == "validation" else "the last update"]
-    if run.objective.needs.samples:
-        yield ["rollout", f"{rollout.prompts} prompts x {rollout.group_size} completions"]
-        yield ["sampling temperature", f"{rollout.temperature:g}"]
-    yield ["longest completion", f"{rollout.max_completion_tokens} tokens"]
-    yield ["updates per rollout", f"{rollout.updates_per_rollout} x {rollout.epochs} epochs"]
+    yield ["longest completion", f"{run.rollout.max_completion_tokens} tokens"]
+    yield from _sampling(run)
+    if run.adapter is not None:
+        yield ["adapter", _adapter(run.adapter)]
     yield ["learning rate", f"{optimizer.lr:g} ({optimizer.schedule}, {optimizer.warmup_updates} warm-up updates)"]
     if run.critic is not None:
-        yield ["critic", f"{run.critic.kind}, learning rate {run.critic.lr:g}"]
+        yield ["critic", f"{run.critic.kind}: `{run.critic.formula()}`"]
+        yield ["critic's learning rate", f"{run.critic.lr:g}"]
     yield ["seed", str(run.seed)]
     yield ["device, engine", f"{run.device}, {run.engine.kind}"]
     yield ["weights (SHA-256)", f"`{final['weights_sha256']}`"]
+
+
+def _sampling(run: Run) -> Iterator[list[str]]:
+    """What was sampled and rewarded; of an objective that samples nothing, how much an update reads."""
+    rollout = run.rollout
+    if not run.objective.needs.samples:
+        yield ["completions an update", f"at most {completions_per_update(rollout)}; nothing is sampled for training"]
+        return
+    yield ["rollout", f"{rollout.prompts} prompts x {rollout.group_size} completions"]
+    yield ["sampling temperature", f"{rollout.temperature:g}"]
+    yield ["updates per rollout", f"{rollout.updates_per_rollout} x {rollout.epochs} epochs"]
+    yield from _imperfections(run.reward)
+
+
+def _imperfections(reward: Reward) -> Iterator[list[str]]:
+    """What stands between the verifier's verdict and the learner."""
+    model, noise = reward.model, reward.noise
+    if isinstance(model, PretrainedReward):
+        yield ["reward model", f"`{model.path}`, whose tokens are {model.tokens}"]
+    elif model is not None:
+        made = f"{model.problems} problems x {model.samples} samples, {model.updates} updates at {model.lr:g}"
+        yield ["reward model", f"trained on the starting policy's own samples: {made}, seed {model.seed}"]
+    if noise is not None:
+        flips = f"{noise.false_positive:g} of the wrong, {noise.false_negative:g} of the correct"
+        yield ["verdicts flipped", f"{flips}, drawn for each {noise.per}"]
+    if reward.sparsity < 1:
+        yield ["share with a label", f"{reward.sparsity:g}"]
+
+
+def _adapter(lora: Lora) -> str:
+    """What is trained in place of all weights; the model in this folder has it merged in."""
+    if lora.path is None:
+        where = "all linear layers of the decoder" if lora.targets is None else ", ".join(lora.targets)
+        scale = f"alpha {lora.alpha:g}{', rsLoRA' if lora.rslora else ''}"
+        parts = [f"LoRA of rank {lora.rank}, {scale}, on {where}"]
+    else:
+        parts = [f"LoRA, begun from the trained adapter `{lora.path}`"]
+    parts += ["the reference is the base without it"] if lora.reference == "base" else []
+    parts += [f"its base in {lora.quantization}"] if lora.quantization != "none" else []
+    return "; ".join([*parts, "merged into this model"])
 
 
 def _results(record: store.RunRecord) -> str:
@@ -174,8 +200,7 @@ def _results(record: store.RunRecord) -> str:
         return "It was not evaluated with Pass@1."
     columns = ["evaluation", "Pass@1", "95 % interval over problems", "largest K", "sampled", "temperature"]
     note = (
-        "`start` is the starting model and `test` this one, on the task's test split; a word behind `_` is another "
-        "task of `evaluation.also` or another prompt. One seed says nothing of others."
+        "`start` is the starting model and `test` this one, on the task's test split. One seed says nothing of others."
     )
     return f"{_table(columns, rows)}\n\n{note}"
 

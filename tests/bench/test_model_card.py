@@ -1,69 +1,116 @@
-"""The model card says what trained the model, and of no data that it never saw."""
+"""The model card: all that trained the model stands in it, no data that did not, and no place on this machine."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from bench import store
-from bench.config import Run
+from bench.adapter_files import save_adapter
+from bench.adapters import adapted
+from bench.config import Run, TinyModel
+from bench.config_adapter import Lora
+from bench.dialect import Plain, parse_yaml
 from bench.loading import build_run, nested
-from bench.model_card import card
-from bench.train import _write_known
+from bench.model_card import card, front_matter
+from bench.models import create_tiny, save_folder
 
-FINAL = {"update": 2, "weights_sha256": "0" * 64}
-
-
-def card_of(folder: Path, **knobs: Any) -> tuple[Run, dict[str, Any], str]:
-    """The run, the card's front matter, and its text above the configuration."""
-    small = {"rollout.prompts": 2, "rollout.group_size": 4, "rollout.max_completion_tokens": 4, "budget.updates": 2}
-    run = build_run({"task": "chain_sum", "optimizer": {"lr": 1e-3}}, nested({**small, **knobs}))
-    _write_known(run, folder)
-    text = card(run, store.read_run(folder), FINAL)
-    _, matter, rest = text.split("---\n", 2)
-    return run, yaml.safe_load(matter), rest.partition("## Repeat")[0]
+MakeRun = Callable[..., Run]
+FINAL = {"update": 4, "weights_sha256": "0" * 64}
+BASE = TinyModel(hidden_size=32, num_layers=1, num_heads=2, intermediate_size=64, max_positions=16)
 
 
-def test_reward_adapter_and_critic_are_named(tmp_path: Path) -> None:
-    knobs = {"adapter.kind": "lora", "adapter.rank": 4, "critic.lr": 1e-2, "critic.kind": "head"}
-    knobs |= {"reward.model.kind": "trained", "reward.model.problems": 8, "reward.model.samples": 4}
-    knobs |= {"reward.model.updates": 2, "reward.model.lr": 1e-3, "reward.noise.false_positive": 0.2}
-    run, matter, text = card_of(tmp_path, algorithm="ppo", **knobs)
-    assert "| adapter | LoRA, rank 4; merged into these weights, alone in `adapter/` |" in text
-    assert "| critic | head, learning rate 0.01 |" in text
-    assert f"| reward | {run.reward.formula()} |" in text
-    assert "reward model (trained" in text
-    assert "V: linear in the policy's states" in text
-    assert "| rollout | 2 prompts x 4 completions |" in text
-    assert "datasets" not in matter
+def card_of(run: Run, folder: Path) -> str:
+    store.write_yaml(folder / "run/run.yaml", run.dump())
+    return card(run, store.read_run(folder / "run"), FINAL)
 
 
-def test_pairs_of_a_data_set_are_what_it_was_trained_on(tmp_path: Path) -> None:
-    pairs = tmp_path / "mine.jsonl"
-    pairs.write_text('{"prompt": "1+2=", "chosen": "3", "rejected": "4"}\n')
-    knobs = {"objective.pairing.kind": "fixed_pairs", "evaluation.problems": 2}
-    _, matter, text = card_of(tmp_path / "a", algorithm="dpo", **knobs, **{"objective.pairing.path": str(pairs)})
-    assert "| trained on | preference pairs of mine.jsonl |" in text
-    assert "| evaluated on | chain_sum, version" in text
-    assert "datasets" not in matter
-    assert str(pairs) not in text
-    assert "| rollout |" not in text
-    assert "sampling temperature" not in text
-    _, matter, _ = card_of(tmp_path / "b", algorithm="dpo", **knobs, **{"objective.pairing.path": "trl-lib/pairs"})
-    assert matter["datasets"] == ["trl-lib/pairs"]
+def table(text: str, heading: str) -> dict[str, str]:
+    """The rows of the section's table, first column to second."""
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return {row[0]: row[1].strip("`") for row in rows[2:]}
 
 
-def test_a_place_on_this_machine_is_not_told(tmp_path: Path) -> None:
-    pairs = tmp_path / "mine.jsonl"
-    pairs.write_text('{"prompt": "1+2=", "chosen": "3", "rejected": "4"}\n')
-    knobs = {"objective.pairing.kind": "fixed_pairs", "objective.pairing.path": str(pairs)}
-    run = build_run(
-        {"task": "chain_sum", "optimizer": {"lr": 1e-3}, "algorithm": "dpo"},
-        nested({"rollout.prompts": 2, "rollout.group_size": 4, "rollout.max_completion_tokens": 4, **knobs}),
-        {"budget": {"updates": 2}},
-    )
-    _write_known(run, tmp_path / "run")
-    text = card(run, store.read_run(tmp_path / "run"), FINAL)
+def repeated(text: str) -> dict[str, Plain]:
+    value = parse_yaml(text.partition("```yaml\n")[2].partition("```")[0], "card")
+    assert isinstance(value, dict)
+    return value
+
+
+def test_what_trained_a_policy_with_a_critic_an_adapter_and_a_reward_model_is_told(
+    tiny_run: MakeRun, tmp_path: Path
+) -> None:
+    model = {"kind": "trained", "problems": 8, "samples": 4, "updates": 3, "lr": 1e-3, "weight": 0.5}
+    knobs = {"reward.model": model, "reward.noise.false_positive": 0.125, "adapter.rank": 4, "critic.kind": "head"}
+    run = tiny_run("ppo", **knobs, **{"reward.sparsity": 0.75})
+    text = card_of(run, tmp_path)
+    formula, settings = table(text, "Objective"), table(text, "Training")
+    assert formula == {**run.formula(), "reward": run.reward.formula()}
+    assert "linear in the policy's states" in formula["value"]
+    assert "reward model" in formula["reward"]
+    assert settings["adapter"].startswith("LoRA of rank 4, alpha 32, on all linear layers of the decoder")
+    assert settings["critic"].startswith("head: ")
+    assert "8 problems x 4 samples, 3 updates at 0.001" in settings["reward model"]
+    assert settings["verdicts flipped"].startswith("0.125 of the wrong, 0 of the correct")
+    assert settings["share with a label"] == "0.75"
+    assert settings["rollout"] == "8 prompts x 8 completions"
+    assert repeated(text) == {k: v for k, v in run.dump().items() if k not in ("output", "tracking")}
+
+
+def test_a_card_of_fixed_pairs_names_these_and_nothing_that_was_not_trained_on(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1=", "chosen": "2", "rejected": "3"}]
+    path = tmp_path / "deep/pairs.jsonl"
+    path.parent.mkdir()
+    path.write_text("\n".join(map(json.dumps, rows)))
+    layer = {
+        "algorithm": "dpo", "task": "gsm8k", "budget.updates": 2, "optimizer.lr": 1e-3, "rollout.prompts": 2,
+        "rollout.group_size": 4, "rollout.max_completion_tokens": 4, "objective.pairing.kind": "fixed_pairs",
+        "model.max_positions": 4096,
+    }  # fmt: skip
+    local = build_run(nested({**layer, "objective.pairing.path": str(path)}), {})
+    assert "datasets" not in front_matter(local)
+    text = card_of(local, tmp_path)
     assert str(tmp_path) not in text
-    repeated = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
-    assert repeated["objective"]["pairing"]["path"] == "mine.jsonl"
+    assert "chosen against rejected of pairs.jsonl (train)" in table(text, "Objective")["pairing"]
+    assert not {"reward", "rollout"} & {*table(text, "Objective"), *table(text, "Training")}
+    assert not {"rollout", "sampling temperature", "updates per rollout"} & set(table(text, "Training"))
+    assert table(text, "Training")["task and data"].endswith("; for evaluation alone")
+    assert "give yours" in text
+    hub = build_run(nested({**layer, "objective.pairing.path": "some/preferences"}), {})
+    assert front_matter(hub)["datasets"] == ["some/preferences"]
+    assert yaml.safe_load(card_of(hub, tmp_path).split("---\n")[1])["datasets"] == ["some/preferences"]
+    sampled = build_run(nested({k: v for k, v in layer.items() if "pairing" not in k}), {})
+    assert front_matter(sampled)["datasets"] == ["openai/gsm8k"]
+
+
+@pytest.mark.parametrize("given", ["{}", "../{}/."])
+def test_models_adapters_and_data_of_this_machine_stand_without_their_place(
+    given: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    alphabet = tiny_run("ppo").alphabet
+    model = create_tiny(BASE, alphabet, 0)
+    save_folder(model, tmp_path / "own_model")
+    save_adapter(adapted(create_tiny(BASE, alphabet, 0).network, Lora(rank=4), 0, "policy"), tmp_path / "own_lora")
+
+    def at(name: str) -> str:
+        return str(tmp_path / name) if given == "{}" else given.format(name)
+
+    place: dict[str, Any] = {
+        "model": {"kind": "pretrained", "path": at("own_model")}, "warm_start": None,
+        "adapter": {"path": at("own_lora")},
+        "critic": {"kind": "model", "lr": 1e-3, "model": {"kind": "pretrained", "path": at("own_model")}},
+    }  # fmt: skip
+    run = build_run({**tiny_run("ppo").dump(), **place}, {})
+    text = card_of(run, tmp_path)
+    assert str(tmp_path) not in text
+    assert "../" not in text
+    written: Any = repeated(text)
+    assert (written["model"]["path"], written["adapter"]["path"]) == ("own_model", "own_lora")
+    assert written["critic"]["model"]["path"] == "own_model"
+    assert "another model (own_model)" in table(text, "Objective")["value"]
