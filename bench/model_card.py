@@ -200,7 +200,8 @@ def _results(record: store.RunRecord) -> str:
         return "It was not evaluated with Pass@1."
     columns = ["evaluation", "Pass@1", "95 % interval over problems", "largest K", "sampled", "temperature"]
     note = (
-        "`start` is the starting model and `test` this one, on the task's test split. One seed says nothing of others."
+        "`start` is the starting model and `test` this one, on the task's test split; a word behind `_` is another "
+        "task of `evaluation.also` or another prompt. One seed says nothing of others."
     )
     return f"{_table(columns, rows)}\n\n{note}"
 
