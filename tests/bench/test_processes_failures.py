@@ -93,7 +93,7 @@ def test_ctrl_c_reaches_all_processes_and_the_run_can_be_resumed(short: Run) -> 
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
         output = process.communicate(timeout=30)[0].decode()
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "Traceback" not in output
     status = store.read_status(folder)
     assert (status.state, status.attempt) == ("interrupted", 1)
