@@ -114,7 +114,7 @@ def restore(folder: Path, cast: Cast) -> dict[str, Any]:
 
 def set_progress(cast: Cast, folder: Path) -> dict[str, Any]:
     """Set all counters of a run to those that a folder's marker has; returns the marker."""
-    marker = _marker(folder)
+    marker = marker_of(folder)
     for name, value in asdict(Progress(**marker["progress"])).items():
         setattr(cast.progress, name, value)
     return marker
@@ -122,10 +122,11 @@ def set_progress(cast: Cast, folder: Path) -> dict[str, Any]:
 
 def progress_of(folder: Path) -> Progress:
     """The counters that a folder's marker has."""
-    return Progress(**_marker(folder)["progress"])
+    return Progress(**marker_of(folder)["progress"])
 
 
-def _marker(folder: Path) -> dict[str, Any]:
+def marker_of(folder: Path) -> dict[str, Any]:
+    """The marker of a folder that was chosen for being whole."""
     marker = checkpoint_folder.marker_of(folder)
     assert not isinstance(marker, str), "a whole one was chosen"
     return marker

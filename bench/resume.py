@@ -128,7 +128,7 @@ def newest(place: Place) -> Path | None:
     """The newest point that is whole, to go on from; None is the start. Logs are cut back to it."""
     folder = processes.from_main(lambda: _newest(place))
     if processes.is_main():
-        logs.cut_back(place.directory, {} if folder is None else _extra(folder)["logs"])
+        logs.cut_back(place.directory, {} if folder is None else checkpoint.marker_of(folder)["extra"]["logs"])
     return folder
 
 
@@ -139,7 +139,7 @@ def is_final(folder: Path | None) -> bool:
 
 def take_up(place: Place, folder: Path) -> dict[str, Any]:
     """Put everything as it was there; returns what is known of it beside models and counters."""
-    extra, cast = _extra(folder), place.learner.cast
+    extra, cast = checkpoint.marker_of(folder)["extra"], place.learner.cast
     if processes.is_main():
         print(f"{place.directory}: goes on from {folder.name}", file=sys.stderr)
     if is_final(folder):
@@ -154,18 +154,12 @@ def take_up(place: Place, folder: Path) -> dict[str, Any]:
     return extra
 
 
-def _extra(folder: Path) -> dict[str, Any]:
-    marker = checkpoint_folder.marker_of(folder)
-    assert not isinstance(marker, str), "it was chosen for being whole"
-    return marker["extra"]
-
-
 def _newest(place: Place) -> Path | None:
     checkpoint_folder.clean(place.checkpoints)
     for half in place.directory.rglob(".*.tmp"):
         half.unlink()
     for folder in _candidates(place.checkpoints):
-        short = logs.held(place.directory, _extra(folder)["logs"])
+        short = logs.held(place.directory, checkpoint.marker_of(folder)["extra"]["logs"])
         if not is_final(folder) and not place.learner.can_go_on(checkpoint.progress_of(folder)):
             checkpoint_folder.say_skipped(folder, "the pairs that it was training on are missing or changed")
             continue

@@ -141,7 +141,7 @@ Judge = Callable[[Sequence[Group]], list[float]]
 
 def rewarded(rewarder: Rewarder, groups: Sequence[Group]) -> list[Group]:
     """The same completions with the rewards, and the verdicts to be told, of a run; their grades and scores stay."""
-    worths = iter(rewarder.worths(_samples(groups)))
+    worths = iter(rewarder.worths(samples_of(groups)))
     return [
         replace(group, members=tuple(replace(member, **vars(next(worths))) for member in group.members))
         for group in groups
@@ -153,7 +153,7 @@ def judged(judge: Judge | None, rewarder: Rewarder, groups: Sequence[Group]) -> 
     if judge is None:
         return list(groups)
     # A prompt has a label for all of its completions or for none.
-    asked = [all(rewarder.labelled(_samples([group]))) for group in groups]
+    asked = [all(rewarder.labelled(samples_of([group]))) for group in groups]
     scores = iter(judge([group for group, labelled in zip(groups, asked, strict=True) if labelled]))
     return [
         replace(group, members=tuple(replace(m, score=next(scores) if labelled else None) for m in group.members))
@@ -161,8 +161,12 @@ def judged(judge: Judge | None, rewarder: Rewarder, groups: Sequence[Group]) -> 
     ]
 
 
-def _samples(groups: Sequence[Group]) -> list[Sample]:
-    """Every completion with its place in the run."""
+def samples_of(groups: Sequence[Group], members: Sequence[Sequence[int]] | None = None) -> list[Sample]:
+    """Every completion with its place in the run.
+
+    Args:
+        members: what stands for the completions' places in their groups; None is their numbers.
+    """
     return [
         Sample(
             problem=group.problem,
@@ -170,10 +174,10 @@ def _samples(groups: Sequence[Group]) -> list[Sample]:
             grade=member.grade,
             round=group.round,
             position=group.position,
-            member=i,
+            member=members[g][i] if members is not None else i,
             score=member.score,
         )
-        for group in groups
+        for g, group in enumerate(groups)
         for i, member in enumerate(group.members)
     ]
 
@@ -221,7 +225,7 @@ class Sampler:
             completions=len(prompts) * rollout.group_size,
         )
         with self.instruments.phase("reward"):
-            graded = iter(self._graded(model, processes.mine(problems), completions))
+            graded = iter(self.graded(model, processes.mine(problems), completions))
             members = processes.gather_items([tuple(next(graded) for _ in own) for own in completions])
             groups = [
                 Group(problem, tuple(prompt), own, round_index, i)
@@ -233,10 +237,11 @@ class Sampler:
         with self.instruments.phase("reward"):
             return processes.from_main(lambda: rewarded(self.rewarder, groups))
 
-    def _graded(
+    def graded(
         self, model: LanguageModel, problems: Sequence[Problem], completions: Sequence[Sequence[Completion]]
     ) -> list[Graded]:
-        """All completions decoded and graded, at once so that slow verdicts are found side by side; no rewards yet."""
+        """All completions of each problem decoded and graded, at once so that slow verdicts are found side by side; no
+        rewards yet."""
         stop = stop_of(self.run.prompt)
         flat = [
             (problem, *ended(model, completion, stop))

@@ -19,9 +19,8 @@ from bench.generate import Completion
 from bench.learner import Cast, microbatches
 from bench.models import LanguageModel
 from bench.policy import Sequences, reads_packed, token_logps
-from bench.prompting import ended, stop_of
-from bench.rewards import Rewarder, Sample
-from bench.rollout import Graded, Group, Sampler, judged
+from bench.rewards import Rewarder
+from bench.rollout import Group, Sampler, judged, samples_of
 from bench.scoring import by_parts
 from bench.seeding import stream_key
 from bench.sharding import unsharded
@@ -78,19 +77,7 @@ class Continuer:
         own, own_keys = processes.mine(batch), processes.mine(keys)
         graded = processes.gather_items(self._graded(model, own, own_keys))
         groups = judged(self.sampler.judge, self.rewarder, graded)
-        samples = [
-            Sample(
-                problem=group.problem,
-                text=member.text,
-                grade=member.grade,
-                round=group.round,
-                position=group.position,
-                member=key,
-                score=member.score,
-            )
-            for group, block in zip(groups, keys, strict=True)
-            for member, key in zip(group.members, block, strict=True)
-        ]
+        samples = samples_of(groups, keys)
         for (prefix, _), group in zip(batch, groups, strict=True):
             lengths = [len(member.completion.token_ids) - len(prefix.tokens) for member in group.members]
             self.spent[prefix.state] += sum(lengths)
@@ -117,17 +104,9 @@ class Continuer:
         how = {"max_tokens": left, "temperature": self.run.rollout.temperature}
         with unsharded(model.network):
             sampled = self.sampler.generate(model, prompts, keys, **how)
-        stop = stop_of(self.run.prompt)
-        flat = [
-            (prefix.group.problem, *ended(model, joined(prefix, one, budget), stop))
-            for (prefix, _), own in zip(batch, sampled, strict=True)
-            for one in own
-        ]
-        grades = self.sampler.task.grade_all([(problem, text, not said.terminated) for problem, said, text in flat])
-        members = iter(
-            Graded(said, text, grade, math.nan, grade.correct)
-            for (_, said, text), grade in zip(flat, grades, strict=True)
-        )
+        problems = [prefix.group.problem for prefix, _ in batch]
+        whole = [[joined(prefix, one, budget) for one in own] for (prefix, _), own in zip(batch, sampled, strict=True)]
+        members = iter(self.sampler.graded(model, problems, whole))
         return [
             Group(
                 prefix.group.problem,
