@@ -69,3 +69,23 @@ def counted_alike() -> Callable[[Path], bool]:
 def children_find_us(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     """Processes that a test starts import this checkout, wherever they are started."""
     monkeypatch.setenv("PYTHONPATH", f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, int], None]:
+    """`stopping(module, "save", 2)`: the process is asked to stop after the second call of that function."""
+
+    def arm(module: Any, name: str, calls: int) -> None:
+        original, made = getattr(module, name), []
+
+        def stop(*arguments: Any, **knobs: Any) -> Any:
+            result = original(*arguments, **knobs)
+            made.append(1)
+            if len(made) == calls:
+                monkeypatch.setattr(module, name, original)
+                raise KeyboardInterrupt
+            return result
+
+        monkeypatch.setattr(module, name, stop)
+
+    return arm

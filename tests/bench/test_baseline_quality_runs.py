@@ -50,22 +50,19 @@ def lines(directory: Path, name: str) -> list[dict[str, Any]]:
     ],
 )
 def test_a_run_is_the_same_with_and_without_and_after_a_resume(
-    algorithm: str, knobs: dict[str, Any], tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str,
+    knobs: dict[str, Any],
+    tiny_run: MakeRun,
+    tmp_path: Path,
+    stopping: Callable[[Any, str, int], None],
 ) -> None:
     """Metrics, weights and evaluation byte for byte; its own lines come once, also after a stop behind a checkpoint."""
     run = tiny_run(algorithm, **{"checkpoint.every": 2, **knobs})
     measured = change(run, ON)
     for one, name in ((run, "off"), (measured, "on")):
         assert execute(one, tmp_path / name).state == "finished"
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: object, **named: object) -> None:
-        original(*arguments, **named)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(measured, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
     store.append_jsonl(tmp_path / "stopped" / FILE, {"update": 2, "problem_id": "of a measurement that was lost"})
     assert execute(measured, tmp_path / "stopped").state == "finished"
     for file in ("metrics.jsonl", "final.json", "eval/test.estimates.parquet"):

@@ -249,20 +249,13 @@ def test_rep_03_the_first_weights_come_from_the_seed_alone(make_run: MakeRun) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_resumes_as_if_undisturbed(
-    kind: str, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, make_run: MakeRun, tmp_path: Path, stopping: Callable[[Any, str, int], None]
 ) -> None:
     run = make_run(kind, **KNOWING, **{"budget.updates": 3, "checkpoint.every": 1})
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     assert execute(run, straight).state == "finished"
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: Any, **knobs: Any) -> Path:
-        original(*arguments, **knobs)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(run, stopped).state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
     assert execute(run, stopped).state == "finished"
     for name in ("metrics.jsonl", "final.json"):
         assert (straight / name).read_bytes() == (stopped / name).read_bytes()

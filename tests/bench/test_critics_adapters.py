@@ -1,7 +1,7 @@
 """A critic that trains an adapter: over a copy, over the policy's own base, and over another model."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +72,13 @@ def test_two_adapters_over_one_base_hold_it_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stopped_run_ends_as_an_undisturbed_one(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_ends_as_an_undisturbed_one(
+    way: str, tmp_path: Path, stopping: Callable[[Any, str, int], None]
+) -> None:
     run = made(way, tmp_path)
     assert execute(run, tmp_path / "straight").state == "finished"
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: Any, **knobs: Any) -> Path:
-        original(*arguments, **knobs)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(run, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
     assert execute(run, tmp_path / "stopped").state == "finished"
     for name in ("metrics.jsonl", "final.json"):
         assert (tmp_path / "straight" / name).read_bytes() == (tmp_path / "stopped" / name).read_bytes()

@@ -32,26 +32,6 @@ CHOOSE = {**SMALL, "validation.select": "validation", "validation.every": 1, "op
 SAME = ("metrics.jsonl", "final.json", "alarms.json", "eval/test.json", "eval/test.parquet", "eval/test.jsonl.zst")
 
 
-@pytest.fixture
-def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, int], None]:
-    """`stopping(module, "save", 2)`: the process is asked to stop after the second call of that function."""
-
-    def arm(module: Any, name: str, calls: int) -> None:
-        original, made = getattr(module, name), []
-
-        def stop(*arguments: Any, **knobs: Any) -> Any:
-            result = original(*arguments, **knobs)
-            made.append(1)
-            if len(made) == calls:
-                monkeypatch.setattr(module, name, original)
-                raise KeyboardInterrupt
-            return result
-
-        monkeypatch.setattr(module, name, stop)
-
-    return arm
-
-
 def same(one: Path, two: Path) -> None:
     for name in SAME:
         assert (one / name).read_bytes() == (two / name).read_bytes(), name

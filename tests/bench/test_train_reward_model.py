@@ -186,7 +186,7 @@ def test_every_objective_that_samples_takes_it(each_algorithm: str, tiny_run: Ma
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dapo"])
 def test_a_run_on_a_reward_model_resumes_as_it_was(
-    algorithm: str, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, tiny_run: MakeRun, tmp_path: Path, stopping: Callable[[Any, str, int], None]
 ) -> None:
     """Stopped at its first checkpoint and started again: the same metrics and weights byte for byte; DAPO's groups
     that were carried over have kept their scores."""
@@ -195,15 +195,8 @@ def test_a_run_on_a_reward_model_resumes_as_it_was(
         knobs |= {"objective.selection.surplus": "carry_over", "rollout.old_logp": "sampler", "rollout.prompts": 6}
     run = tiny_run(algorithm, **knobs)
     assert execute(run, tmp_path / "straight").state == "finished"
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: Any, **knobs: Any) -> None:
-        original(*arguments, **knobs)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(run, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
     assert execute(run, tmp_path / "stopped").state == "finished"
     for file in ("metrics.jsonl", "final.json", RECORD):
         assert (tmp_path / "straight" / file).read_bytes() == (tmp_path / "stopped" / file).read_bytes()
