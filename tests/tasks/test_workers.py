@@ -159,6 +159,14 @@ def test_what_memory_a_call_has_left_is_not_counted_against_the_next() -> None:
     assert [outcome.value for outcome in outcomes] == [140 << 20] * 2
 
 
+def test_a_large_parent_does_not_wear_its_workers_out() -> None:
+    """A trainer holds gigabytes, and a process starts with its parent's peak in `getrusage`."""
+    kept = bytearray(b"1") * (300 << 20)
+    outcomes = run_all("os:getpid", [()] * 20, limit_seconds=20, workers=1, memory_bytes=1 << 29)
+    assert len(kept) == 300 << 20
+    assert len({outcome.value for outcome in outcomes}) == 1
+
+
 def test_a_function_may_print_and_read(functions: str, capfd: pytest.CaptureFixture[str]) -> None:
     silent, reading = run_all(f"{functions}:talk", [(7,), (-1,)], limit_seconds=20)
     assert [silent] == GOOD
