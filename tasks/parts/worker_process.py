@@ -10,6 +10,7 @@ import os
 import pickle
 import queue
 import resource
+import signal
 import struct
 import sys
 import threading
@@ -125,6 +126,15 @@ def described(error: BaseException) -> str:
     # A lone surrogate would fail later, wherever the text is written.
     text = f"{type(error).__name__}: {text}"[:_MAX_ERROR_CHARS].removesuffix(": ")
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def death(status: int) -> str:
+    """What a status (as `Popen.returncode`) says of how a worker ended."""
+    if status == OUT_OF_MEMORY:
+        return "MemoryError: the worker's memory bound"
+    if status < 0:
+        return f"the worker was killed by {signal.Signals(-status).name}"
+    return f"the worker ended with status {status}"
 
 
 def _write_all(file: int, data: bytes) -> None:

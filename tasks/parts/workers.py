@@ -1,4 +1,4 @@
-"""Calls in worker processes with a wall-clock limit: one that hangs is killed with its process, and the others go on.
+"""Calls in worker processes with a time limit: one that hangs is killed with its process, and the others go on.
 
 No signals are used and nothing of the caller is forked, so it works off the main thread, under an event loop, inside
 daemonic processes and from several threads at once. One thread, the caller's, supervises the workers of a call.
@@ -24,13 +24,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tasks.parts.worker_process import OUT_OF_MEMORY, described, packed, take_message
+from tasks.parts.processor_time import cpu_seconds, seconds_owed
+from tasks.parts.worker_process import death, described, packed, take_message
 
 _CHUNK = 1 << 20
 _START_SECONDS = 120.0
 """For importing the function's module, which is no part of any call."""
 _SLOW = 0.125
 """Part of the limit after which a call may be one that hangs, and a spare worker is started."""
+_MAX_LIMITS = 4
+"""Wall clock of a call in its limits, however little of the processor it was given."""
 _MAX_KEPT = 4
 """Idle workers that are kept for one function."""
 _MAX_LIVE = max(16, os.cpu_count() or 1)
@@ -87,7 +90,8 @@ class _Worker:
         self.ready = False
         self.item: int | None = None
         self.deadline = time.monotonic() + _START_SECONDS
-        self.slow_at = math.inf
+        self.slow_at = self.latest = math.inf
+        self.cpu_before: float | None = None
         self.outbox = memoryview(b"")
         self.inbox = bytearray()
 
@@ -109,6 +113,21 @@ class _Worker:
                 raise EOFError
             self.inbox += chunk
         return take_message(self.inbox)
+
+    def begin(self, item: int, request: bytes, limit_seconds: float) -> None:
+        """Send an item, whose clock starts now."""
+        self.item, self.outbox = item, memoryview(request)
+        now = time.monotonic()
+        self.deadline, self.slow_at = now + limit_seconds, now + limit_seconds * _SLOW
+        self.latest, self.cpu_before = now + limit_seconds * _MAX_LIMITS, cpu_seconds(self.process.pid)
+        self.send()
+
+    def is_late(self, now: float, cpu_limit: float) -> bool:
+        """Whether its time is up. A call that waits for the processor is given what it lacks to its share."""
+        if self.deadline <= now and self.item is not None:
+            owed = seconds_owed(self.process.pid, self.cpu_before, cpu_limit)
+            self.deadline = min(now + owed, self.latest)
+        return self.deadline <= now
 
     def close(self) -> int:
         """Kill the process with what it has started, reap it, and return its status (as `Popen.returncode`)."""
@@ -215,7 +234,9 @@ def run_all(
         function: "package.module:name", importable with this process's `sys.path`. What it prints is lost. A new
             worker first calls the module's `prepare_worker`, if it has one, and no limit runs.
         arguments: picklable.
-        limit_seconds: wall clock of one call, from when a worker takes it; starting a worker does not count.
+        limit_seconds: wall clock of one call, from when a worker takes it; starting a worker does not count. On Linux
+            it is put off, to four limits at most, while the call waits for a processor that other programs have, so
+            that a result does not hang on what else the machine does.
         workers: processes at a time. None: the number of cores, at most 4.
         memory_bytes: address space of a worker. None: no bound.
 
@@ -245,6 +266,8 @@ class _Crew:
 
     def __init__(self, kind: _Kind, arguments: Sequence[tuple[Any, ...]], limit_seconds: float, size: int) -> None:
         self.kind, self.arguments, self.limit_seconds, self.size = kind, arguments, limit_seconds, size
+        # What a call gets of the processor within its limit where nobody but its own crew uses the machine.
+        self.cpu_limit = limit_seconds * min(1.0, _num_cores() / size)
         self.waiting = deque(range(len(arguments)))
         self.outcomes: list[Outcome | None] = [None] * len(arguments)
         self.members: set[_Worker] = set()
@@ -291,10 +314,7 @@ class _Crew:
             except Exception as error:
                 self.outcomes[item] = Outcome(error=described(error))
                 continue
-            worker.item, worker.outbox = item, memoryview(request)
-            now = time.monotonic()
-            worker.deadline, worker.slow_at = now + self.limit_seconds, now + self.limit_seconds * _SLOW
-            worker.send()
+            worker.begin(item, request, self.limit_seconds)
             if worker.outbox:
                 self.selector.register(worker.requests, selectors.EVENT_WRITE, worker)
             return
@@ -324,8 +344,9 @@ class _Crew:
             if message is not None:
                 self.reply(worker, message)
         now = time.monotonic()
-        for worker in [one for one in self.members if one.deadline <= now and (one.item is not None or not one.ready)]:
-            self.lose(worker, late=True)
+        for worker in [one for one in self.members if one.item is not None or not one.ready]:
+            if worker.is_late(now, self.cpu_limit):
+                self.lose(worker, late=True)
 
     def reply(self, worker: _Worker, message: bytes) -> None:
         """Take a reply: (value, error, whether the worker should be replaced)."""
@@ -351,10 +372,10 @@ class _Crew:
         self.leave(worker)
         status = _POOL.remove(worker)
         if worker.item is not None:
-            error = f"no result within {self.limit_seconds:g} s" if late else _death(status)
+            error = f"no result within {self.limit_seconds:g} s" if late else death(status)
             self.outcomes[worker.item] = Outcome(error=error, timed_out=late, died=not late)
         elif not self.started:
-            reason = f"not ready within {_START_SECONDS:g} s" if late else _death(status)
+            reason = f"not ready within {_START_SECONDS:g} s" if late else death(status)
             raise ImportError(f"{self.kind.function} cannot be loaded in a worker process: {reason}")
 
     def leave(self, worker: _Worker) -> None:
@@ -371,12 +392,8 @@ class _Crew:
 
 
 def _default_workers() -> int:
-    return min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(4, _num_cores())
 
 
-def _death(status: int) -> str:
-    if status == OUT_OF_MEMORY:
-        return "MemoryError: the worker's memory bound"
-    if status < 0:
-        return f"the worker was killed by {signal.Signals(-status).name}"
-    return f"the worker ended with status {status}"
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

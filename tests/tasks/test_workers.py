@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import multiprocessing
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -20,6 +22,12 @@ import os, subprocess, sys, time
 
 def answer(seconds, value):
     time.sleep(seconds)
+    return value
+
+def compute(seconds, value):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
     return value
 
 def spin(value):
@@ -125,6 +133,41 @@ def test_a_busy_call_is_killed_and_reaped(functions: str) -> None:
         assert 0.2 <= time.monotonic() - start < 20
     assert set(psutil.Process().children(recursive=True)) <= before
     assert busy_children() == []
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux binds a process to a core")
+def test_a_call_that_waits_for_the_processor_is_given_its_time(functions: str) -> None:
+    """Two other programs have the only core: .3 s of computing take .9 s; a call that hangs is ended nevertheless."""
+    cores = os.sched_getaffinity(0)
+    run, busy = f"{functions}:compute", [sys.executable, "-c", "while True: pass"]
+    others: list[subprocess.Popen[bytes]] = []
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        run_all(run, [(0.0, 0)], limit_seconds=30)
+        others += [subprocess.Popen(busy) for _ in range(2)]
+        start = time.monotonic()
+        outcomes = run_all(run, [(0.3, 7), (1000.0, 0)], limit_seconds=0.5)
+        seconds = time.monotonic() - start
+    finally:
+        os.sched_setaffinity(0, cores)
+        for other in others:
+            other.kill()
+            other.wait()
+    assert outcomes == [*GOOD, Outcome(error="no result within 0.5 s", timed_out=True)]
+    assert seconds < 15
+
+
+def test_its_own_neighbours_give_a_hanging_call_no_more_time(functions: str) -> None:
+    """Four calls that hang for each core share the cores for one limit: they do not get that much each."""
+    num_cores, run, limit = os.cpu_count() or 1, f"{functions}:compute", 1.0
+    size = min(16, 4 * num_cores)
+    run_all(run, [(0.0, 0)] * size, limit_seconds=30, workers=size)
+    before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    outcomes = run_all(run, [(1000.0, 0)] * size, limit_seconds=limit, workers=size)
+    used = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
+    assert all(outcome.timed_out for outcome in outcomes)
+    # Their start counts too.
+    assert used < 2 * limit * num_cores + 0.1 * size
 
 
 def test_what_a_call_has_started_ends_with_it(functions: str, tmp_path: Path, orphans: list[psutil.Process]) -> None:
