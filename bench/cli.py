@@ -377,6 +377,8 @@ def _mistakes_on_stderr() -> Iterator[None]:
         for line in error.lines:
             typer.echo(line, err=True)
         raise typer.Exit(2) from None
+    except BrokenPipeError:
+        raise  # the reader, `head` say, has seen enough; click ends quietly
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         typer.echo(f"{error.strerror or error}{where}", err=True)

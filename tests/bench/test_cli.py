@@ -153,3 +153,14 @@ def test_diff_reads_a_runs_folder(run_yaml: str, tmp_path: Path) -> None:
     assert (status, [line.split() for line in stdout.splitlines()[1:]]) == (0, [["budget.updates", "8", "10"]])
     status, _, stderr = _bench("diff", "grpo", str(tmp_path / "runs"))
     assert (status, stderr.partition(",")[0]) == (2, f"{tmp_path / 'runs'}: there is no such file")
+
+
+def test_a_reader_that_stops_early_is_no_mistake(root: Path) -> None:
+    """`bench list | head -1` ends without a word on stderr, and not with the status of a mistake."""
+    command = [sys.executable, "-m", "bench.cli", "show", "docs/run.yaml"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
