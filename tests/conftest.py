@@ -20,6 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 FAST = {"ppo", "grpo", "dapo", "dpo", "rft"}
 """Algorithms of which whole runs are made in the default suite: one of each kind; the others are slow."""
 
+LONG = ("test_real_runs.py", "test_mutations.py")
+"""Files that take minutes each: they begin first, so that no core waits for another at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`each_algorithm` and `each_online` run a test once for each preset, for each policy-gradient preset."""
