@@ -81,7 +81,7 @@ def microbatches(rows: Sequence[int], sequences: Sequences, config: Optimizer, *
     # Several processes share the parts, so there is at least one for each.
     most = min(config.microbatch_sequences or len(rows), -(-len(rows) // processes.count()))
     parts: list[list[int]] = []
-    tokens = 0
+    tokens = longest = 0
     for row in sorted(rows, key=lambda row: (first[prompts[row]] if packed else lengths[row], row)):
         part = parts[-1] if parts else []
         alone = len(prompts[row]) + lengths[row]
@@ -89,13 +89,13 @@ def microbatches(rows: Sequence[int], sequences: Sequences, config: Optimizer, *
             # Rows of one prompt follow each other, so it is in the part already or not at all.
             total = tokens + (lengths[row] if part and prompts[part[-1]] == prompts[row] else alone)
         else:
-            total = max(len(prompts[i]) + lengths[i] for i in [*part, row]) * (len(part) + 1)
+            total = max(longest, alone) * (len(part) + 1)
         if not part or total > config.microbatch_tokens or len(part) == most:
             parts.append([row])
-            tokens = alone
+            tokens = longest = alone
         else:
             part.append(row)
-            tokens = total
+            tokens, longest = total, max(longest, alone)
     return parts
 
 

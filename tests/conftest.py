@@ -17,7 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 install_import_hook(["algorithms.axes", "bench.evaluation"], "beartype.beartype")
 
 ROOT = Path(__file__).resolve().parents[1]
-FAST = {"ppo", "grpo", "dapo", "dpo", "rft"}
+FAST = {"ppo", "grpo", "dpo", "rft"}
 """Algorithms of which whole runs are made in the default suite: one of each kind; the others are slow."""
 
 LONG = ("test_real_runs.py", "test_mutations.py")
