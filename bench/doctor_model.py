@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from bench.adapters import misfits, num_trained
 from bench.config import PretrainedModel, Prompt, Run, TinyModel
 from bench.config_preference import fixed_pairs
 from bench.config_reward_model import TrainedReward
@@ -16,6 +17,7 @@ from bench.generate import ContextTooSmall
 from bench.models import LanguageModel, ModelUnavailable, context_of, create_tiny, load_pretrained
 from bench.preference_tokens import PairsUnavailable, encoded_pairs, fetched
 from bench.prompting import encode_prompts
+from bench.resume import kept_at_most
 from bench.rollout import NothingToLearn
 from tasks.parts.problem import Problem
 
@@ -43,8 +45,10 @@ def model_checks(run: Run, materials: Sequence[Material]) -> Iterator[Check]:
     found, critic = critic_of(run, model)
     if found is not None:
         yield found
-    yield room(run, model, critic)
-    yield from adapter(run, model)
+    adapted = list(adapter(run, model))
+    yield from adapted
+    if all(check.state != "fail" for check in adapted):
+        yield room(run, model, critic)
     yield from learned_reward(run, model)
     yield from preferences(run, model)
     if not materials or materials[0].label:
@@ -80,8 +84,6 @@ def adapter(run: Run, model: LanguageModel) -> Iterator[Check]:
     """Whether the run's adapter fits the model, and how much of it is trained."""
     if run.adapter is None:
         return
-    from bench.adapters import misfits, num_trained
-
     try:
         lines = misfits(run)
     except ModelUnavailable as error:
@@ -163,10 +165,11 @@ def critic_of(run: Run, model: LanguageModel) -> tuple[Check | None, Critic | No
 
 def room(run: Run, model: LanguageModel, critic: Critic | None) -> Check:
     """Whether the final model and the checkpoints fit the disk."""
-    size, own = (sum(p.numel() for p in module.parameters()) for module in (model.network, critic or nn.Module()))
-    # A new checkpoint is written before the oldest goes.
-    kept = run.checkpoint.keep + 1 if run.checkpoint.every else 0
-    needed = size * _WEIGHT_BYTES + (size + own) * kept * _CHECKPOINT_BYTES
+    size = sum(p.numel() for p in model.network.parameters())
+    trained = size if run.adapter is None else num_trained(model.network, run.adapter)[1]
+    trained += sum(p.numel() for p in (critic or nn.Module()).parameters() if p.requires_grad)
+    kept, models = kept_at_most(run)
+    needed = models * size * _WEIGHT_BYTES + kept * trained * _CHECKPOINT_BYTES
     root = Path(run.output.root).absolute()
     free = shutil.disk_usage(next(folder for folder in (root, *root.parents) if folder.is_dir())).free
     line = f"model and checkpoints take about {_size(needed)} of {_size(free)} free"

@@ -104,19 +104,23 @@ def save_final(place: Place, chosen: int, weights: str) -> None:
     checkpoint.save_model(place.learner.cast.policy, place.checkpoints / checkpoint.FINAL, record)
 
 
+def kept_at_most(run: Run) -> tuple[int, int]:
+    """How many checkpoints and how many folders of the model alone a run has on its disk at one time."""
+    config, last = run.checkpoint, run.budget.updates - 1
+    # A new one is written before the oldest goes.
+    newest = min(config.keep + 1, last // config.every) if config.every else 0
+    stay = last // config.keep_every if config.keep_every else 0
+    return newest + stay, 3 if run.validation.select == "validation" else 1
+
+
 def require_room(place: Place) -> None:
     """Raises ConfigError where the disk has no room for what the run will keep; told before anything is trained."""
-    run, cast = place.run, place.learner.cast
-    whole, model = checkpoint.predicted_bytes(cast)
-    every = run.checkpoint.every
-    # A new one is written before the oldest goes.
-    kept = min(run.checkpoint.keep + 1, (run.budget.updates - 1) // every) if every else 0
-    stay = (run.budget.updates - 1) // run.checkpoint.keep_every if run.checkpoint.keep_every else 0
-    models = 3 if run.validation.select == "validation" else 1
+    whole, model = checkpoint.predicted_bytes(place.learner.cast)
+    kept, models = kept_at_most(place.run)
     used = sum(path.stat().st_size for path in place.checkpoints.rglob("*") if path.is_file())
     try:
-        needed = max(0, (kept + stay) * whole + models * model - used)
-        checkpoint_folder.require_room(place.checkpoints, needed, f"what the run keeps ({kept + stay} checkpoints)")
+        needed = max(0, kept * whole + models * model - used)
+        checkpoint_folder.require_room(place.checkpoints, needed, f"what the run keeps ({kept} checkpoints)")
     except checkpoint_folder.NoRoom as error:
         raise ConfigError([str(error)]) from None
 

@@ -152,9 +152,9 @@ OBJECTIVES_PAGE = """\
 
 <!-- Made by `python docs/build.py` from the files in algorithms/; not to be edited. -->
 
-Every algorithm as it is: the formula in force on each axis and where it is from. `bench show docs/run.yaml algorithm=NAME`
-prints the same for a run with its own knobs, `bench diff A B` the knobs in which two differ, and each run writes its
-formula into `formula.json`. Axes that an algorithm does not name are off and left out here.
+Every algorithm as it is: the formula in force on each axis and where it is from. `bench show docs/run.yaml
+algorithm=NAME` prints the same for a run with its own knobs, `bench diff A B` the knobs in which two differ, and each
+run writes its formula into `formula.json`. Axes that an algorithm does not name are off and left out here.
 
 A = advantage, rho = importance ratio, sg = stop-gradient, L = tokens of a completion, Z = denominator of an optimizer
 step, R = reward of a completion.

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 
 import pytest
 
+from bench.adapters import num_trained
 from bench.config import Run, TinyModel
 from bench.doctor import Check, Material, batch, data, disk, doctor, golds, overlaps, rewards, tracker
-from bench.doctor_model import lengths, model_checks, round_trip
+from bench.doctor_model import lengths, model_checks, room, round_trip
 from bench.loading import build_run
 from bench.models import LanguageModel, create_tiny, save_folder
 from tasks.chain_sum import ChainSum
@@ -268,3 +269,28 @@ def test_a_tracker_that_cannot_be_used_is_a_warning(gsm8k_run: MakeRun, rows: Pa
     assert "secret" not in "".join(refused.lines)
     assert "answers 401" in found(server).lines[0]
     assert "cannot be reached" in found("http://127.0.0.1:1").lines[0]
+
+
+def test_the_room_counts_what_is_trained_and_every_checkpoint_that_stays(tiny_run: MakeRun) -> None:
+    """AdamW's moments are kept of an adapter alone, and `keep_every` leaves checkpoints beside the newest."""
+    few = {"checkpoint.every": 1, "budget.updates": 10}
+    model = _model(tiny_run("grpo"))
+    mega = sum(p.numel() for p in model.network.parameters()) / 1e6
+    lora = {"adapter.kind": "lora", "adapter.rank": 4}
+    adapter = tiny_run("grpo", **lora).adapter
+    assert adapter is not None
+    _, trained = num_trained(model.network, adapter)
+
+    def line(**knobs: object) -> str:
+        check = room(tiny_run("grpo", **knobs), model, None)
+        assert check.state == "ok"
+        return check.lines[0].partition(" of ")[0]
+
+    def told(num_bytes: float) -> str:
+        return f"model and checkpoints take about {num_bytes:.1f} MB"
+
+    assert line() == told(4 * mega)
+    assert line(**few) == told(4 * mega + 2 * 12 * mega)
+    assert line(**few, **{"checkpoint.keep_every": 2}) == told(4 * mega + 6 * 12 * mega)
+    assert line(**few, **{"validation.select": "validation"}) == told(3 * 4 * mega + 2 * 12 * mega)
+    assert line(**few, **lora) == told(4 * mega + 2 * 12 * trained / 1e6)
