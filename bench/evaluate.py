@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from bench import fingerprint
@@ -26,6 +27,7 @@ from bench.loading import load_run, parse_overrides
 from bench.models import LanguageModel, ModelUnavailable, load_folder, load_pretrained
 from bench.problems import load_problems, num_problems
 from bench.prompting import encode_prompts, prompt_texts, tells_apart
+from bench.statistics import accuracy_interval
 from tasks.parts.problem import Split, Task
 
 
@@ -130,8 +132,13 @@ def evaluate_target(request: Request) -> list[Answer]:
 
 
 def table(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: one row an evaluation and K; identical samples have no K beyond 1."""
-    header = ["task", "prompt", "temperature", "K", "Pass@K", "Maj@K", "strict", "parsed", "truncated", "timed out"]
+    """Header and rows: one row an evaluation and K; identical samples have no K beyond 1.
+
+    A score stands with its 95 % interval over problems, which says how another draw of problems would have turned out
+    and nothing about another training seed.
+    """
+    header = ["task", "prompt", "temperature", "K", "Pass@K [95 %]", "Maj@K [95 %]", "strict"]
+    header += ["parsed", "truncated", "timed out"]
     rows: list[list[str]] = []
     for answer in answers:
         said, found = answer.manifest, answer.estimates
@@ -140,13 +147,22 @@ def table(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
         about = [said["task"]["name"], prompt, f"{said['temperature']:g}"]
         shown = ["n/a" if rate is None else f"{rate:.3f}" for rate in rates]
         if said["identical"]:  # then every K gives what K = 1 gives
-            scores = [f"{found.c.sum() / found.n.sum():.4f}"] * 2
+            scores = [_scored(found.c[found.n > 0] / found.n[found.n > 0])] * 2
             rows.append([*about, "1", *scores, *shown])
             continue
         for k in found.ks:
-            rows.append([*about, str(k), f"{found.pass_at(k).mean():.4f}", f"{found.maj_at(k).mean():.4f}", *shown])
+            rows.append([*about, str(k), _scored(found.pass_at(k)), _scored(found.maj_at(k)), *shown])
             about, shown = [""] * len(about), [""] * len(shown)
     return header, rows
+
+
+def _scored(values: np.ndarray) -> str:
+    """The mean over problems and its interval, where there is one."""
+    if np.isnan(values).any() or not len(values):
+        return "n/a"
+    interval = accuracy_interval(values)
+    bounds = f" [{interval.low:.3f}, {interval.high:.3f}]" if math.isfinite(interval.low) else ""
+    return f"{interval.mean:.4f}{bounds}"
 
 
 def _check_size(task: Task, split: Split, problems: int) -> None:

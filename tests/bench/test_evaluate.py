@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.config import Run
 from bench.dialect import ConfigError
-from bench.evaluate import Answer, Request, evaluate_target
+from bench.evaluate import Answer, Request, evaluate_target, table
 from bench.evaluation import read_estimates, read_outcomes
 from bench.evaluation.journal import Journal
 from bench.generate import sample
@@ -147,6 +148,22 @@ def test_another_k_needs_no_new_sample(trained: Path, monkeypatch: pytest.Monkey
     assert second.estimates.ks == (1, 4)
     np.testing.assert_array_equal(second.estimates.pass_at(1), first.estimates.pass_at(1))
     assert {**second.manifest, "ks": 0, "tie_rate": 0} == {**first.manifest, "ks": 0, "tie_rate": 0}
+
+
+def test_the_table_gives_each_score_its_interval_over_problems(trained: Path) -> None:
+    """Wilson's for one answer a problem, Student's over the problems' rates for several; the numbers of the estimates."""
+    greedy = one(Request(target=str(trained), samples=1, ks=(1,), temperatures=(0.0,)))
+    several = one(Request(target=str(trained), samples=8, ks=(1, 4)))
+    header, rows = table([greedy, several])
+    place = header.index("Pass@K [95 %]")
+    right, trials = int(greedy.estimates.c.sum()), len(greedy.estimates.n)
+    wilson = stats.binomtest(right, trials).proportion_ci(method="wilson")
+    assert rows[0][place] == f"{right / trials:.4f} [{wilson.low:.3f}, {wilson.high:.3f}]"
+    for row, k in zip(rows[1:], (1, 4), strict=True):
+        values = several.estimates.pass_at(k)
+        low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
+        assert row[place] == f"{values.mean():.4f} [{max(0, low):.3f}, {min(1, high):.3f}]"
+        assert row[place + 1].startswith(f"{several.estimates.maj_at(k).mean():.4f} [")
 
 
 def test_one_evaluation_is_made_by_one_process(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
