@@ -151,7 +151,7 @@ def test_another_k_needs_no_new_sample(trained: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_table_gives_each_score_its_interval_over_problems(trained: Path) -> None:
-    """Wilson's for one answer a problem, Student's over the problems' rates for several; the numbers of the estimates."""
+    """Wilson's for one answer a problem, Student's over the problems' rates for several samples."""
     greedy = one(Request(target=str(trained), samples=1, ks=(1,), temperatures=(0.0,)))
     several = one(Request(target=str(trained), samples=8, ks=(1, 4)))
     header, rows = table([greedy, several])
