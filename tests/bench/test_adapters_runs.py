@@ -35,20 +35,13 @@ def of(directory: Path, name: str) -> Any:
 
 @pytest.mark.slow
 def test_rep_09_grpo_with_an_adapter_resumes_exactly_and_leaves_a_folder_with_the_same_digest(
-    tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: MakeRun, tmp_path: Path, stopping: Callable[[Any, str, int], None]
 ) -> None:
     """The checkpoint holds the adapter and the optimizer and no base; the final folder is the merged model."""
     run = tiny_run("grpo", **LORA, **{"checkpoint.every": 2})
     assert execute(run, tmp_path / "first").state == "finished"
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: object, **knobs: object) -> None:
-        original(*arguments, **knobs)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(run, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
     kept = tmp_path / "stopped/checkpoints/step_000002"
     names = {"adapter_config.json", "adapter_model.safetensors", "base.json"}
     assert {file.name for file in (kept / "policy").iterdir()} == names

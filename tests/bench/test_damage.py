@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -87,20 +88,13 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_log_that_lost_lines_below_the_checkpoint_starts_over(
-    tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: MakeRun, tmp_path: Path, stopping: Callable[[Any, str, int], None]
 ) -> None:
     """A resume would leave a hole that no later update fills; the same end is reached from the start instead."""
     run = tiny_run("dr_grpo", **{"checkpoint.every": 2})
     execute(run, tmp_path / "straight")
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: object, **knobs: object) -> None:
-        original(*arguments, **knobs)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     execute(run, tmp_path / "run")
-    monkeypatch.setattr(checkpoint, "save", original)
     (tmp_path / "run/metrics.jsonl").write_text('{"update": 0}\nnot json\n{"loss": 1}\n')
     assert execute(run, tmp_path / "run").state == "finished"
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == (tmp_path / "straight/metrics.jsonl").read_bytes()

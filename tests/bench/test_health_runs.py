@@ -81,23 +81,16 @@ def test_a_finished_run_leaves_its_health_and_its_account_ends_with_what_comes_n
 
 @pytest.mark.slow
 def test_a_resumed_run_has_the_health_of_one_that_was_not_stopped(
-    tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: MakeRun, tmp_path: Path, stopping: Callable[[Any, str, int], None]
 ) -> None:
     """The stopped one writes its health too, of the updates that it has."""
     run = tiny_run("grpo", **{"budget.updates": 16, "checkpoint.every": 8})
     assert execute(run, tmp_path / "straight").state == "finished"
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: object, **knobs: object) -> None:
-        original(*arguments, **knobs)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(run, tmp_path / "stopped").state == "interrupted"
     early = json.loads((tmp_path / "stopped/health.json").read_text())
     assert early["through_update"] == 8
     assert {found["answer"] for found in early["findings"][5:6]} == {"no"}
-    monkeypatch.setattr(checkpoint, "save", original)
     assert execute(run, tmp_path / "stopped").state == "finished"
     assert (tmp_path / "stopped/health.json").read_bytes() == (tmp_path / "straight/health.json").read_bytes()
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,22 +29,15 @@ def test_rep_01_rep_09_a_run_repeats_bit_for_bit_also_when_stopped_and_resumed(
     tiny_run: MakeRun,
     counted_alike: Callable[[Path], bool],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    stopping: Callable[[Any, str, int], None],
 ) -> None:
     """Twice straight, and once stopped after its first checkpoint and started again: the same metrics file byte for
     byte, completions, verdicts and weights. The tokens that its timings count are those of its metrics."""
     run = tiny_run(each_algorithm, **{"checkpoint.every": 2})
     for name in ("first", "second"):
         assert execute(run, tmp_path / name).state == "finished"
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: object, **knobs: object) -> None:
-        original(*arguments, **knobs)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(run, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
     status = execute(run, tmp_path / "stopped")
     assert (status.state, status.attempt) == ("finished", 2)
     for file in ("metrics.jsonl", "final.json", "eval/test.estimates.parquet", "eval/test.jsonl.zst"):

@@ -222,22 +222,15 @@ def test_under_a_nucleus_log_probabilities_are_unknown(started: tuple[VllmGenera
 
 
 def test_a_run_repeats_byte_for_byte_also_when_stopped_and_resumed(
-    tiny_run: MakeRun, counted_alike: Callable[[Path], bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: MakeRun, counted_alike: Callable[[Path], bool], tmp_path: Path, stopping: Callable[[Any, str, int], None]
 ) -> None:
     """Weights, metrics, completions; the engine is on record, its push has a phase, and counts are the sampler's."""
     run, before = tiny_run("grpo", **{**SMALL, "checkpoint.every": 2}), engines_of(psutil.Process())
     for name in ("first", "second"):
         status = execute(run, tmp_path / name)
         assert status.state == "finished", status.error
-    original = checkpoint.save
-
-    def save_then_stop(*arguments: object, **knobs: object) -> None:
-        original(*arguments, **knobs)  # type: ignore[arg-type]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(checkpoint, "save", save_then_stop)
+    stopping(checkpoint, "save", 1)
     assert execute(run, tmp_path / "stopped").state == "interrupted"
-    monkeypatch.setattr(checkpoint, "save", original)
     assert execute(run, tmp_path / "stopped").state == "finished"
     for file in ("metrics.jsonl", "final.json", "eval/test.estimates.parquet", "eval/test.jsonl.zst"):
         for name in ("second", "stopped"):
