@@ -1,12 +1,14 @@
 """A run in a few lines, printed when it ends: what moved, its health, what the test split says, and what comes next."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from shlex import quote
 from textwrap import wrap
 
+from bench.evaluation import graded
 from bench.health import PAGE, Finding
 from bench.health_series import series
-from bench.store import RunRecord
+from bench.store import RunRecord, Status
 
 LOSS_NOTE = (
     "A loss near 0 is normal: with centred advantages and a ratio of 1 it is 0 by construction, whatever is learnt. "
@@ -16,8 +18,13 @@ COLUMNS = 100
 """Widest line of the part on health."""
 
 
-def account(run: RunRecord) -> list[str]:
-    """Lines for a reader: measurements that the run has, its health, where it lies, and the commands that come next."""
+def account(run: RunRecord, status: Status | None = None) -> list[str]:
+    """Lines for a reader: measurements that the run has, its health, where it lies, and the commands that come next.
+
+    Args:
+        status: how it ended, which its file does not say where nothing could be written any more.
+    """
+    run = run if status is None else replace(run, status=status)
     lines = [*_moved(run), *_reward_model(run), *health_lines(run.health), *_alarms(run), *_evaluated(run)]
     if run.status.state == "finished" and any("ratio/mean" in record for record in run.metrics):
         lines.append(LOSS_NOTE)
@@ -74,7 +81,7 @@ def _alarms(run: RunRecord) -> list[str]:
 
 def _evaluated(run: RunRecord) -> list[str]:
     lines: list[str] = []
-    test, start = run.estimates("test"), run.estimates("start")
+    test, start = (None if found is None else graded(found) for found in map(run.estimates, ("test", "start")))
     if test is None:
         return lines
     identical = (run.manifest("test") or {}).get("identical")
@@ -86,10 +93,11 @@ def _evaluated(run: RunRecord) -> list[str]:
             lines.append(f"test, {words}: {passes}{largest}")
     if identical:
         lines.append("samples are identical (temperature 0), so pass@k equals pass@1 and no larger K is shown")
-    for name in [name for name in run.evaluations if name.startswith("test_")]:
-        other = run.estimates(name)
-        if other is not None and 1 in other.ks:
-            lines.append(f"test on {name.removeprefix('test_')}, final model: Pass@1 {other.pass_at(1).mean():.3f}")
+    for name in [name.removeprefix("test_") for name in run.evaluations if name.startswith("test_")]:
+        for words, prefix in (("starting model", "start"), ("final model", "test")):
+            other = run.estimates(f"{prefix}_{name}")
+            if other is not None and 1 in other.ks:
+                lines.append(f"test on {name}, {words}: Pass@1 {graded(other).pass_at(1).mean():.3f}")
     return lines
 
 

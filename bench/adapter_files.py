@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ def folder_mistakes(path: str) -> Iterator[str]:
         return
     begun = str(said.get("init_lora_weights", True)).lower()
     others = [name for name in _OTHER_KINDS if said.get(name)]
+    others += [name for name in said if said[name] and name not in (*_OTHER_KINDS, *_known())]
     others += ["bias"] if said.get("bias", "none") != "none" else []
     others += [f"init_lora_weights={begun}"] if begun.startswith(_OWN_BASE) else []
     strange = [name for name in shapes if not name.endswith((".lora_A.weight", ".lora_B.weight"))]
@@ -92,6 +93,13 @@ def folder_mistakes(path: str) -> Iterator[str]:
         yield f"{given}, which is not plain LoRA: it {what}; must be A and B of linear layers alone"
     elif broken := [name for name in shapes if not _is_pair(name, shapes)]:
         yield f"{given}, but {broken[0]} has no counterpart that it could be multiplied with: the adapter is not whole"
+
+
+def _known() -> set[str]:
+    """What the installed peft knows of an adapter's settings: one of a newer peft is not passed over."""
+    from peft import LoraConfig
+
+    return {field.name for field in fields(LoraConfig)}
 
 
 def _shapes(folder: Path) -> dict[str, list[int]]:

@@ -171,8 +171,18 @@ def _num_bytes(states: Mapping[str, Mapping[str, torch.Tensor]]) -> int:
 
 
 def _owned(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors that share no memory with each other, as safetensors wants them."""
-    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+    """Tensors that share no memory with each other, as safetensors wants them; copied only where they do.
+
+    A copy of all would take the memory of an optimizer's state once more, on its device: more than an update leaves.
+    """
+    found: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in state.items():
+        own = tensor.detach().contiguous()
+        place = own.untyped_storage().data_ptr()
+        found[name] = own.clone() if place in seen else own
+        seen.add(place)
+    return found
 
 
 def _whole(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

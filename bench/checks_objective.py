@@ -6,6 +6,7 @@ from algorithms.axes.baseline import PassAtK
 from algorithms.axes.imitation import Imitation
 from algorithms.axes.knobs import kind_of, knobs_of
 from algorithms.axes.policy_gradient import PolicyGradient
+from algorithms.axes.value import ValueLoss
 from bench.catalog import load_preset
 from bench.config import Run, Section
 
@@ -16,6 +17,7 @@ def objective_mistakes(run: Run) -> Iterator[str]:
     if isinstance(run.objective, PolicyGradient):
         yield from _updates(run, run.objective)
         yield from _inert(run, run.objective)
+        yield from _inert_beside_the_ratio(run, run.objective)
         yield from _old_policy(run, run.objective)
     else:
         # updates_per_rollout and epochs act: they set how many completions an online run would sample in this budget.
@@ -82,6 +84,26 @@ def _inert(run: Run, objective: PolicyGradient) -> Iterator[str]:
                 f"objective.surrogate.{knob}: {value} given, but with one update a rollout the ratio is exactly 1, so "
                 "it could not act; give rollout.updates_per_rollout or rollout.epochs above 1"
             )
+
+
+def _inert_beside_the_ratio(run: Run, objective: PolicyGradient) -> Iterator[str]:
+    """With one update a rollout a value is the one that it is held to, and a weight without a gradient is 1."""
+    preset = load_preset(run.algorithm).objective
+    if run.rollout.updates_per_rollout * run.rollout.epochs > 1 or not isinstance(preset, PolicyGradient):
+        return
+    why = "so it could not act; give rollout.updates_per_rollout or rollout.epochs above 1"
+    before, value = preset.value, objective.value
+    if isinstance(before, ValueLoss) and isinstance(value, ValueLoss) and value.clip != before.clip:
+        yield (
+            f"objective.value.clip: {value.clip} given, but with one update a rollout a value is its value at rollout "
+            f"time, {why}"
+        )
+    detached = getattr(objective.penalty, "weight", None) == "detached_ratio" and run.rollout.old_logp == "recomputed"
+    if detached and getattr(preset.penalty, "weight", None) != "detached_ratio":
+        yield (
+            "objective.penalty.weight: detached_ratio given, but with one update a rollout the ratio is exactly 1, "
+            f"{why}"
+        )
 
 
 def _old_policy(run: Run, objective: PolicyGradient) -> Iterator[str]:

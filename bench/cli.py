@@ -124,7 +124,7 @@ def run(
                     status = execute(config, directory)
         except _Busy:
             raise ConfigError([f"{directory}: another process is running this run"]) from None
-        for line in account(read_run(directory)):
+        for line in account(read_run(directory), status):
             typer.echo(line)
         if member is not None:
             leave(status.exit_status)

@@ -19,7 +19,7 @@ from bench.checkpoint import weights_digest
 from bench.config import PretrainedModel, Prompt, Run, local_path
 from bench.dialect import ConfigError
 from bench.engines import EngineFailed, EngineMismatch, engine_content, engine_of
-from bench.evaluation import Estimates, read_estimates
+from bench.evaluation import Estimates, graded, read_estimates
 from bench.evaluation.driver import Plan
 from bench.evaluation.resumable import Place, evaluate_once, evaluation_key, read_manifest
 from bench.generate import ContextTooSmall, Generator, check_context, sample
@@ -141,7 +141,7 @@ def table(answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
     header += ["parsed", "truncated", "timed out"]
     rows: list[list[str]] = []
     for answer in answers:
-        said, found = answer.manifest, answer.estimates
+        said, found = answer.manifest, graded(answer.estimates)
         prompt = Prompt.model_validate(said["prompt"]).label
         rates = [said[rate] for rate in ("strict_accuracy", "parsed_rate", "truncated_rate", "timed_out_rate")]
         about = [said["task"]["name"], prompt, f"{said['temperature']:g}"]
@@ -161,7 +161,7 @@ def _scored(values: np.ndarray) -> str:
     if np.isnan(values).any() or not len(values):
         return "n/a"
     interval = accuracy_interval(values)
-    bounds = f" [{interval.low:.3f}, {interval.high:.3f}]" if math.isfinite(interval.low) else ""
+    bounds = f" [{max(interval.low, 0):.3f}, {min(interval.high, 1):.3f}]" if math.isfinite(interval.low) else ""
     return f"{interval.mean:.4f}{bounds}"
 
 

@@ -62,6 +62,7 @@ def _reward(own: Series, seen: Seen) -> Told:
         return short(own, seen) or _risen(change(own), "reward/mean")
     found = change_of_shares(validation.values[0], validation.values[-1], samples)
     told = _risen(found, name, (f" at update {validation.updates[0]}", f" at update {validation.updates[-1]}"))
+    told = _fell_back(told, validation, samples)
     if not _is_verdict(seen.records):
         if too_short := short(own, seen):
             return replace(too_short, numbers=f"{too_short.numbers}; {name} {against_noise(found)}", text=told.text)
@@ -71,8 +72,20 @@ def _reward(own: Series, seen: Seen) -> Told:
         told = Told("cannot be told", f"{against_noise(found)} of {samples} samples", metric=name)
         return _risen(change(own), "reward/mean") if own.long_enough else told
     trained = change(own) if own.long_enough else None
-    also = f"; training reward {trained.start:.3g} to {trained.end:.3g}" if trained else ""
+    ends = f"{trained.start:.3g} in the first eighth, {trained.end:.3g} in the last quarter" if trained else ""
+    also = f"; training reward {ends}" if trained else ""
     return replace(told, text=told.text + also, metric=name)
+
+
+def _fell_back(told: Told, validation: Series, samples: int) -> Told:
+    """The same of a rise that was once far higher; of several measurements the best is lucky, so twice the noise."""
+    best = max(validation.values)
+    lost = change_of_shares(best, validation.values[-1], samples)
+    if told.answer != "yes" or -lost.size <= at("fell_back") * lost.noise:
+        return told
+    text = f"{told.text}; it was {best:.3g} at update {validation.updates[validation.values.index(best)]}"
+    advice = "lower the learning rate, or keep the best weights (validation.select=validation)"
+    return replace(told, text=text, look=True, advice=advice)
 
 
 def _is_verdict(records: Sequence[Mapping[str, Any]]) -> bool:
@@ -191,8 +204,21 @@ def _longer(own: Series, seen: Seen) -> Told:
         text += "; whether the reward rose cannot be told"
         return Told("cannot be told", f"{numbers}, reward unknown", text, factor, limit)
     if seen.reward.answer == "yes":
+        late = own.last_quarter / own.quarter_before if own.quarter_before > 0 else 1.0
+        if late > limit and _levelled_off(seen):
+            text += f", {late:.2f} x in the last quarter alone, in which the reward rose no more"
+            return Told("yes", f"{late:.2f} x quarter before, max {limit:g}", text, late, limit, look=True)
         return Told("no", numbers, f"{text}, and the reward rose", factor, limit)
     return Told("yes", numbers, f"{text}, and the reward did not rise", factor, limit, look=True)
+
+
+def _levelled_off(seen: Seen) -> bool:
+    """Whether the last quarter brought next to nothing of what the reward gained."""
+    reward = series(seen.records, "reward/mean")
+    if not reward.long_enough:
+        return False
+    gained, late = reward.last_quarter - reward.stretches[0], reward.last_quarter - reward.quarter_before
+    return late <= at("levelled_off") * gained
 
 
 def _imitation(own: Series, seen: Seen) -> Told:
@@ -249,7 +275,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         "critic", "Does the critic explain anything?", "value/explained_variance", "no critic", critic,
         "variance of the returns that the critic explains, last quarter, without its warm-up",
-        "raise critic.lr, critic.warmup_updates or the budget; as it is, it serves as a constant baseline",
+        "raise critic.lr, critic.warmup_updates or the budget; near 0 it is a constant baseline, below it adds noise",
         only_with="grad_norm",
     ),
     Question(

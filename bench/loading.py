@@ -179,6 +179,8 @@ def _merged(place: Place, base: Any, over: Any) -> Any:
     if place.tag in over and over[place.tag] != base.get(place.tag, over[place.tag]):
         return over
     inside = place.knobs({**base, **over})
+    if not over and not inside:
+        return over  # an empty table of names of the user's own, as in evaluation.also={}: none of them
     return {**base, **{key: _merged(inside.get(key, Place(Any)), base.get(key), item) for key, item in over.items()}}
 
 

@@ -192,7 +192,7 @@ def _results(record: store.RunRecord) -> str:
             continue
         interval = accuracy_interval(known)
         k = found.ks[-1]
-        bounds = f"{interval.low:.3f} to {interval.high:.3f}" if np.isfinite(interval.low) else "none"
+        bounds = f"{max(interval.low, 0):.3f} to {min(interval.high, 1):.3f}" if np.isfinite(interval.low) else "none"
         scores = [f"{interval.mean:.3f}", bounds, f"Pass@{k} {found.pass_at(k).mean():.3f}"]
         asked = f"{len(found.problem_id)} problems x {manifest.get('samples', '?')} samples"
         rows.append([name, *scores, asked, f"{manifest.get('temperature', '?')}"])

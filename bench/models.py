@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
+    modeling_gguf_pytorch_utils,
 )
 
 from bench.adapted_weights import adapted_layers, plain_state
@@ -31,10 +33,14 @@ from bench.config_models import (
     character_vocabulary,
     local_path,
 )
+from bench.embeddings import weight_of
 from bench.seeding import stream_key
 
 # Loading and saving takes moments here; the suite shows progress where it matters.
 transformers.utils.logging.disable_progress_bar()
+# Its GGUF reader has a bar of its own, which knows nothing of that.
+_gguf_reader: Any = modeling_gguf_pytorch_utils
+_gguf_reader.tqdm = partial(_gguf_reader.tqdm, disable=True)
 
 _BY_LENGTH = ("longrope", "dynamic")
 
@@ -67,7 +73,8 @@ class LanguageModel:
     def pad_id(self) -> int:
         """Filler for rectangular batches; masks come from lengths, so it may equal an end id."""
         pad = self.tokenizer.pad_token_id
-        return pad if isinstance(pad, int) else self.end_ids[0]
+        rows = weight_of(self.network.get_input_embeddings()).shape[0]
+        return pad if isinstance(pad, int) and pad < rows else self.end_ids[0]
 
     @property
     def context(self) -> int | None:
@@ -171,7 +178,22 @@ def load_pretrained(config: PretrainedModel) -> LanguageModel:
         _check_template(config, model)
     if not model.end_ids:
         raise ModelUnavailable(f"model.path: {config.path} has no end token: set eos_token in its tokenizer")
+    refuse_surplus_tokens(f"model.path: {config.path}", network, tokenizer)
     return model
+
+
+def refuse_surplus_tokens(what: str, network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raises ModelUnavailable where a tokenizer writes ids that its network has no embedding for.
+
+    A padding token is never read, so one that was only added to the tokenizer is no matter.
+    """
+    rows = weight_of(network.get_input_embeddings()).shape[0]
+    highest = max((number for number in tokenizer.get_vocab().values() if number != tokenizer.pad_token_id), default=0)
+    if highest >= rows:
+        raise ModelUnavailable(
+            f"{what} reads {rows} token ids, and its tokenizer's go up to {highest}: it is another model's tokenizer, "
+            "or tokens were added without resize_token_embeddings"
+        )
 
 
 def load_trunk(config: PretrainedModel, knob: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

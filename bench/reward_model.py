@@ -29,7 +29,7 @@ from bench.fingerprint import folder_digest
 from bench.generate import ContextTooSmall
 from bench.instruments import Instruments
 from bench.learner import microbatches
-from bench.models import LanguageModel, ModelUnavailable, base_of
+from bench.models import LanguageModel, ModelUnavailable, base_of, refuse_surplus_tokens
 from bench.packing import packed_states, packs
 from bench.policy import Sequences, pad_right
 from bench.prepare import Start
@@ -225,6 +225,8 @@ def judge_of(
         about |= {"folder_sha256": folder_digest(local)} if local.is_dir() else {}
         if config.tokens == "policy":
             _check_vocabulary(config, start.model, network, tokenizer)
+        else:
+            refuse_surplus_tokens(f"reward.model.path: {config.path}", network, tokenizer)
     about = {"kind": config.kind, "formula": run.reward.formula(), **about, "weights_sha256": weights_digest(network)}
     about["num_parameters"] = sum(parameter.numel() for parameter in network.parameters())
     processes.agree("the reward model", about["weights_sha256"])

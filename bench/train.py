@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from bench import checkpoint, health, processes, resume, store
@@ -53,18 +54,12 @@ Result = TypeVar("Result")
 
 
 SECONDS_BETWEEN_MIRRORS = 30.0
+MIRROR_SHARE = 20
+"""A mirror may take one part in this of a run."""
 ENDED_BY_A_SENTENCE = (
-    NothingToLearn,
-    PreparationFailed,
-    ModelUnavailable,
-    ContextTooSmall,
-    EngineFailed,
-    EngineMismatch,
-    RewardMistake,
-    NoRoom,
-    Unmoved,
-    PairsUnavailable,
-    RoundLost,
+    *(NothingToLearn, PreparationFailed, ModelUnavailable, ContextTooSmall, EngineFailed, EngineMismatch),
+    # The last one says of a full disk what the system said.
+    *(RewardMistake, NoRoom, Unmoved, PairsUnavailable, RoundLost, SafetensorError),
 )
 """Failures whose message says what to change; a traceback would add nothing."""
 
@@ -75,6 +70,8 @@ class Live:
 
     watch: Watch = field(default_factory=Watch)
     tracked_at: float = field(default_factory=time.monotonic)
+    pause: float = SECONDS_BETWEEN_MIRRORS
+    """Seconds until the tracker is told again: a mirror reads the whole run, so a long run is mirrored more seldom."""
 
 
 @dataclass(frozen=True)
@@ -307,9 +304,11 @@ def _validate(job: Job, record: dict[str, Any]) -> None:
         store.append_jsonl(job.directory / "metrics.jsonl", record)
         for alarm in job.live.watch.see(record):
             print(f"{job.run.algorithm} seed {job.run.seed}: {alarm.sentence}", file=sys.stderr)
-    if time.monotonic() - job.live.tracked_at > SECONDS_BETWEEN_MIRRORS:
+    now = time.monotonic()
+    if now - job.live.tracked_at > job.live.pause:
         track(job.run, job.directory)
         job.live.tracked_at = time.monotonic()
+        job.live.pause = max(SECONDS_BETWEEN_MIRRORS, MIRROR_SHARE * (job.live.tracked_at - now))
 
 
 def _together(job: Job, work: Callable[[Generator], Result]) -> Result:
@@ -326,7 +325,8 @@ def finish(job: Job, known: dict[str, Any] | None) -> None:
     """
     run, policy = job.run, job.policy
     chosen = job.learner.cast.progress.update if known is None else known["chosen"]
-    if known is None and run.validation.select == "validation":
+    # No validation could be scored: there is none to choose by, so the last weights are the final model.
+    if known is None and run.validation.select == "validation" and job.saved.best.known:
         checkpoint.load_weights(policy, job.saved.checkpoints / job.saved.best.name)
         chosen = job.saved.best.update
     digest = checkpoint.weights_digest(policy.network)
@@ -365,15 +365,19 @@ def _end(run: Run, directory: Path, attempt: int, state: store.State, error: str
             store.set_status(directory, state, attempt=counted, error=error)
         return store.read_status(directory)
     # The place may be what failed, and then nothing can be written there.
-    with suppress(OSError) if state == "failed" else nullcontext():
+    lenient = suppress(OSError) if state == "failed" else nullcontext()
+    with lenient:
         records = store.read_jsonl(directory / "metrics.jsonl").records
         if records or state != "failed":  # a run that never began has nothing to be alarmed about
             store.write_json(directory / "alarms.json", as_records(alarms_of(records)))
         store.write_json(directory / "health.json", health.as_record(health.health_of(records, run.dump()), records))
-    if run.parallel.processes == 1 or store.read_status(directory).state == "running":
-        store.set_status(directory, state, attempt=attempt, error=error)
+    ended = store.read_status(directory)
+    if run.parallel.processes == 1 or ended.state == "running":
+        ended = store.Status(state, attempt, error)
+        with lenient:
+            store.set_status(directory, state, attempt=attempt, error=error)
     track(run, directory)
-    return store.read_status(directory)
+    return ended
 
 
 def track(run: Run, directory: Path) -> None:

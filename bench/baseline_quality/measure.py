@@ -21,7 +21,7 @@ from bench.config_quality import BaselineQuality
 from bench.learner import Cast
 from bench.rewards import Rewarder
 from bench.rollout import Group, Sampler
-from bench.seeding import stream_key
+from bench.seeding import generator, stream_key
 
 FILE = "baseline_quality.jsonl"
 DEFAULT_PROBLEMS, DEFAULT_COMPLETIONS = 16, 2
@@ -83,13 +83,13 @@ def measured(
     chosen = [(i, m) for i in range(first, len(groups)) for m in _members(groups[i], config)]
     own = sorted({i for i, _ in chosen})[: config.problems or DEFAULT_PROBLEMS]
     places = [
-        (groups[i], m, i * len(groups[i].members) + m, t)
+        (groups[i], m, i * len(groups[i].members) + m, t, tokens)
         for i, m in chosen
         if i in own
-        for t in positions(len(groups[i].members[m].completion.token_ids), config.positions)
+        for t, tokens in _positions(continuer.key, groups[i], m, config.positions).items()
     ]
     states: dict[tuple[int, ...], Prefix] = {}
-    for group, m, _, t in places:
+    for group, m, _, t, _ in places:
         for length in (t, t + 1):
             if (prefix := _prefix(group, m, length)) is not None:
                 states.setdefault(prefix.state, prefix)
@@ -101,14 +101,14 @@ def measured(
 
     truths = dict(zip(states, true_values(len(prefixes), draw, config), strict=True))
     lines: list[dict[str, Any]] = []
-    for group, m, row, t in places:
+    for group, m, row, t, stands_for in places:
         state, after = _prefix(group, m, t), _prefix(group, m, t + 1)
         assert state is not None, "a token stands before it"
         following = None if after is None else truths[after.state]
         tokens = continuer.spent.pop(state.state, 0)  # counted once, with the first token that needed it
         tokens += 0 if after is None else continuer.spent.pop(after.state, 0)
         record = {**scene.record(group, m, row, t), **scene.truth(row, t, truths[state.state], following)}
-        lines.append(_known(record) | {"num_sampled_tokens": tokens})
+        lines.append(_known(record) | {"stands_for_tokens": stands_for, "num_sampled_tokens": tokens})
     return lines
 
 
@@ -121,9 +121,19 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def positions(length: int, count: int) -> list[int]:
-    """Up to `count` tokens of a completion, evenly from the first to the last."""
-    return sorted({int(t) for t in np.linspace(0, length - 1, count).round()})
+def positions(length: int, count: int, stream: np.random.Generator) -> dict[int, float]:
+    """The first token of a completion and up to `count` - 1 of the others, drawn; with how many tokens each stands for.
+
+    Tokens evenly from the first to the last would look ahead: which one is a third of the way is known when the
+    completion has ended, so the luck of the rest would not cancel, and a perfect critic's advantages had a bias.
+    """
+    drawn = sorted((1 + stream.choice(length - 1, min(count, length) - 1, replace=False)).tolist())
+    return {0: 1.0, **dict.fromkeys(drawn, (length - 1) / max(len(drawn), 1))}
+
+
+def _positions(key: int, group: Group, member: int, count: int) -> dict[int, float]:
+    stream = generator(key, "positions", group.round, group.position, member)
+    return positions(len(group.members[member].completion.token_ids), count, stream)
 
 
 def _members(group: Group, config: BaselineQuality) -> list[int]:

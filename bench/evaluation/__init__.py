@@ -25,7 +25,7 @@ from bench.evaluation.reliability import (
     pass_hat_curve,
     pass_hat_k,
 )
-from bench.evaluation.stored import Estimates, Variant, estimates, read_estimates, write_estimates
+from bench.evaluation.stored import Estimates, Variant, estimates, graded, read_estimates, write_estimates
 from bench.evaluation.summary import Summary, summarise
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "g_pass_curve",
     "gold_free_maj_at_k",
     "gold_free_majority",
+    "graded",
     "guess_flag",
     "guess_share",
     "maj_at_k",

@@ -18,6 +18,7 @@ from bench.evaluation import (
     OutcomeMatrix,
     duplicates,
     estimates,
+    graded,
     outcome_matrix,
     summarise,
     write_estimates,
@@ -157,8 +158,8 @@ def _graded(
 
 
 def pass_at_1(evaluated: Evaluated) -> float:
-    """Mean over problems of the share of scorable samples that are correct; NaN where a problem has none."""
-    return float(estimates(evaluated.outcomes, [1]).pass_at(1).mean())
+    """Mean over problems of the share of scorable samples that are correct; a problem that has none is left out."""
+    return float(graded(estimates(evaluated.outcomes, [1])).pass_at(1).mean())
 
 
 def write_evaluation(

@@ -7,7 +7,7 @@ estimated, NaN for those that are exact. Files without the later columns are rea
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -217,3 +217,15 @@ def read_estimates(path: Path) -> Estimates:
         variants={variant: curve(f"maj_{variant}") for variant in VARIANTS if f"maj_{variant}@{ks[0]}" in columns},
         errors={name: values for name, values in errors.items() if not np.isnan(values).all()},
     )
+
+
+def graded(found: Estimates) -> Estimates:
+    """The estimates without the problems of which no sample could be graded: these have none. The same where all have
+    or none has."""
+    kept = found.n > 0
+    if kept.all() or not kept.any():
+        return found
+    ids = tuple(name for name, there in zip(found.problem_id, kept, strict=True) if there)
+    rows = {name: getattr(found, name)[kept] for name in ("n", "c", "passes", "majorities", "tied")}
+    tables = {name: {key: own[kept] for key, own in getattr(found, name).items()} for name in ("variants", "errors")}
+    return replace(found, problem_id=ids, **rows, **tables)

@@ -5,7 +5,7 @@ the state before the token; advantages with Q(s_t, a_t) - V(s_t). Both refer to 
 defines: discounted as its critic's, with the shaping and the penalty that it puts into the reward.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from bench.statistics.agreement import Agreement, agreement
 
 Line = Mapping[str, Any]
-Select = Callable[[Line], bool]
 EPSILON = 1e-4
 """Added to a group's standard deviation, as `group_standardised` has it."""
 VALUES = ("critic", "group_mean", "leave_one_out")
@@ -92,7 +91,8 @@ def _agreement(lines: Sequence[Line], found: Sequence[Found | None]) -> Agreemen
     counts = [len(one.estimates) for _, one in known]
     problems = [line["problem_id"] for (line, _), count in zip(known, counts, strict=True) for _ in range(count)]
     truth, noise = (np.repeat([getattr(one, name) for _, one in known], counts) for name in ("truth", "noise"))
-    weight = np.repeat(1 / np.array(counts, dtype=np.float64), counts)
+    tokens = np.array([line.get("stands_for_tokens", 1.0) for line, _ in known])
+    weight = np.repeat(tokens / tokens.mean() / np.array(counts, dtype=np.float64), counts)
     return agreement(np.concatenate([one.estimates for _, one in known]), truth, noise, problems, weight=weight)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import special
 
 UNITS = 1e9
 """Whole units in the largest absolute value: sums over a million problems stay exact in a float64."""
@@ -66,13 +65,6 @@ def draw_counts(words: np.random.PCG64, count: int, size: int) -> Iterator[Int[n
         chosen = ((upper * np.uint64(size)) >> np.uint64(32)).astype(np.int64).reshape(block, size)
         flat = chosen + size * np.arange(block)[:, None]
         yield np.bincount(flat.ravel(), minlength=block * size).reshape(block, size)
-
-
-def normals(words: np.random.PCG64, *shape: int) -> Float[np.ndarray, "*shape"]:
-    """Standard normal numbers from 53 bits of a word each, through the inverse of the distribution function."""
-    size = int(np.prod(shape))
-    uniform = ((words.random_raw(size) >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
-    return special.ndtri(uniform).reshape(shape)
 
 
 def quantile_above(values: Float[np.ndarray, " draws"], level: float) -> float:

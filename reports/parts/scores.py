@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from bench.evaluation import Estimates, Missing, Ties
+from bench.evaluation import Estimates, Missing, Ties, graded
 from bench.statistics import Band, Interval, accuracy_interval, align, crossed_interval, problems_interval, t_interval
 from bench.store import RunRecord
 from reports.parts.arms import Arm, counted
@@ -28,8 +28,12 @@ NAMES: dict[Measure, str] = {"pass": "Pass", "maj": "Maj"}
 
 
 def evaluation(run: RunRecord, name: str) -> Estimates | None:
-    """An evaluation of a run; only its Pass@1 where all samples of a problem are the same, for that is all it has."""
+    """An evaluation of a run; only its Pass@1 where all samples of a problem are the same, for that is all it has.
+
+    A problem of which no sample could be graded is as good as not there: it has no score, in no arm.
+    """
     found = run.estimates(name)
+    found = found and graded(found)
     if found is None or found.ks == (1,) or not (run.manifest(name) or {}).get("identical"):
         return found
     share = (found.c / np.where(found.n > 0, found.n, np.nan))[:, None]

@@ -160,7 +160,8 @@ class _Pool:
                     if worker.process.poll() is None:
                         return worker
                     self._discard(worker)
-                if len(self.live) >= _MAX_LIVE and self.idle:
+                # Only for a first worker: functions called in turn would else end each other's at every call.
+                if wait and len(self.live) >= _MAX_LIVE and self.idle:
                     self._discard(self.idle.pop(0))
                 if len(self.live) < _MAX_LIVE:
                     try:

@@ -117,6 +117,7 @@ def test_rounds_of_pairs_have_references_of_their_own_and_take_no_base(trained: 
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "but it cannot be read"),
         (edit(peft_type="PREFIX_TUNING"), "an adapter of kind PREFIX_TUNING; must be LORA"),
         (edit(use_dora=True), "which is not plain LoRA: it sets use_dora"),
+        (edit(of_a_newer_peft=True), "which is not plain LoRA: it sets of_a_newer_peft"),
         (edit(bias="all"), "which is not plain LoRA: it sets bias"),
         (edit(lora_alpha=0), "whose lora_alpha is 0; must be a number above 0"),
         (edit(lora_alpha="x"), "whose lora_alpha is x; must be a number above 0"),

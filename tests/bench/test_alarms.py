@@ -70,7 +70,7 @@ def test_a_critic_is_not_blamed_where_the_returns_hardly_differ() -> None:
     assert alarms_of([off]) == []
     (alarm,) = alarms_of([off, {**off, "update": 2, "value/explained_variance": -0.5, "returns/std": 0.4}])
     assert (alarm.name, alarm.first, alarm.checked) == ("critic_worse_than_a_constant", 2, 1)
-    assert alarm.condition == "value/explained_variance < 0 where returns/std > 0.01"
+    assert alarm.condition == "value/explained_variance < -0.05 where returns/std > 0.01"
 
 
 def test_the_median_is_of_all_earlier_values_and_a_spike_does_not_move_it_at_once() -> None:

@@ -325,8 +325,37 @@ def test_prefixes_of_nearly_one_length_share_a_batch_and_the_budget_cuts_each_wh
     assert joined(prefixes[2], ended, 4) == Completion((3, 3, 4, 4), False, (-1.0, -1.0, -2.0, -3.0))
 
 
-def test_positions_are_even_from_the_first_token_to_the_last() -> None:
-    assert positions(9, 5) == [0, 2, 4, 6, 8]
-    assert positions(2, 4) == [0, 1]
-    assert positions(1, 4) == [0]
-    assert positions(7, 1) == [0]
+def test_positions_are_the_first_token_and_drawn_ones_that_stand_for_all_others() -> None:
+    stream = np.random.default_rng(0)
+    assert positions(1, 4, stream) == positions(7, 1, stream) == {0: 1.0}
+    assert positions(3, 5, stream) == {0: 1.0, 1: 1.0, 2: 1.0}
+    drawn = [positions(9, 3, stream) for _ in range(400)]
+    assert all(list(one) == sorted(one) and sum(one.values()) == pytest.approx(9) for one in drawn)
+    counts = np.bincount([t for one in drawn for t in one], minlength=9)
+    assert counts[0] == 400
+    assert np.allclose(counts[1:], 100, atol=35)
+
+
+def test_tokens_that_are_looked_at_do_not_look_ahead() -> None:
+    """Each token ends a completion at a rate of .15; one is right that has at most six. The returns less the exact
+    values are without bias, though a completion's length says how it came out."""
+    stream = np.random.default_rng(0)
+
+    def value(t: int) -> float:
+        return 1 - 0.85 ** max(6 - t, 0)
+
+    lines: list[dict[str, Any]] = []
+    for problem, drawn in enumerate(stream.geometric(0.15, 4000)):
+        length = min(int(drawn), 24)
+        right = float(length <= 6)
+        for t, tokens in positions(length, 4, stream).items():
+            q = right if t + 1 == length else value(t + 1)
+            lines.append({
+                "problem_id": str(problem), "value_true": value(t), "value_variance": 0.0, "q_true": q,
+                "q_variance": 0.0, "critic_advantage": right - value(t), "advantage_in_force": 0.0,
+                "stands_for_tokens": tokens,
+            })  # fmt: skip
+    found = advantage_quality(lines, "critic")
+    assert found["bias"].low < 0 < found["bias"].high
+    assert abs(found["bias"].value) < 0.02
+    assert found.observations == len(lines)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bench import checkpoint, checkpoint_folder, logs, store
 from bench.casting import make_cast
@@ -237,6 +238,18 @@ def test_memory_of_earlier_attempts_counts_where_it_was_higher() -> None:
     assert merged["phases"]["rollout"]["total"] == merged["peak"]["allocated_bytes"] == 10**6
     assert merged["phases"]["policy_update"] == own["phases"]["policy_update"]
     assert (merged["process_rss_bytes"], merged["attempts"], merged["gpu_allocated_bytes"]) == (2**50, 3, None)
+
+
+def test_only_what_shares_memory_is_copied_for_a_checkpoint(tmp_path: Path) -> None:
+    """A copy of everything took an optimizer's state once more, on its device."""
+    base = torch.arange(6.0)
+    views = {"whole": base, "part": base[:3], "turned": torch.ones(2, 3).t()}
+    state = {**views, "own": torch.zeros(4), "scalar": torch.tensor(3.0), "none": torch.zeros(0), "no": torch.zeros(0)}
+    owned = checkpoint._owned(state)
+    assert all(owned[name].data_ptr() == state[name].data_ptr() for name in ("whole", "own", "scalar"))
+    save_file(owned, tmp_path / "state.safetensors")
+    back = load_file(tmp_path / "state.safetensors")
+    assert all(torch.equal(back[name], state[name]) for name in state)
 
 
 def test_what_can_stay_must_be_written(tiny_run: MakeRun) -> None:

@@ -92,6 +92,23 @@ def test_validation_is_preferred_where_the_run_says_how_large_it_is() -> None:
     assert "reward/mean" in answers(lines[:9], VALIDATED)["reward"].text, "one validation is no change"
 
 
+def test_a_rise_that_was_once_far_higher_asks_for_a_look() -> None:
+    for last, fell in ((0.45, True), (0.75, False)):  # .8 before that is luck of the best where .75 comes after it
+        lines = [{"update": 10 * i, "validation/pass@1": v} for i, v in enumerate((0.3, 0.5, 0.8, 0.7, last))]
+        found = answers(lines, VALIDATED)["reward"]
+        assert short(found) == ("yes", fell)
+        assert ("it was 0.8 at update 20" in found.text) == fell
+
+
+def test_lengths_that_climb_after_the_reward_has_levelled_off_are_for_nothing() -> None:
+    level = {"reward__mean": lambda t: 0.3 + 1.6 * min(t, 0.25)}
+    late = answers(records(60, **level, len__incorrect=lambda t: 10 + 40 * max(0.0, t - 0.3)))["longer_wrong"]
+    assert short(late) == ("yes", True)
+    assert "in the last quarter alone" in late.text
+    early = answers(records(60, **level, len__incorrect=lambda t: 10 + 40 * min(t, 0.25)))["longer_wrong"]
+    assert short(early) == ("no", False)
+
+
 def test_validation_speaks_only_of_a_reward_that_is_its_verdict() -> None:
     """A format score that rises is a reward that rose, whatever validation says: that is the next question's."""
     lines = records(reward__mean=lambda t: -0.39 + 1.22 * t, reward__accuracy=lambda t: 0.3)

@@ -101,6 +101,16 @@ def test_a_replaced_task_or_family_takes_nothing_over(run_yaml: Path) -> None:
     ]
 
 
+def test_an_empty_table_takes_the_names_of_a_file_away(run_yaml: Path) -> None:
+    """Names of the user's own; a section of knobs that is given as empty changes none of them."""
+    run_yaml.write_text(_YAML + "evaluation: {samples: 9, also: {longer: {name: chain_sum, num_terms: 4}}}\n")
+    assert list(load_run(run_yaml, []).evaluation.also) == ["longer"]
+    none = load_run(run_yaml, ["evaluation.also={}"]).evaluation
+    assert (none.also, none.samples) == ({}, 9)
+    same = load_run(run_yaml, ["evaluation={}"]).evaluation
+    assert (list(same.also), same.samples) == (["longer"], 9)
+
+
 def test_the_order_of_overrides_does_not_matter() -> None:
     knobs = ["objective.penalty=loss_kl", "objective.penalty.coefficient=0.5", "algorithm=dapo", "model.num_layers=1"]
     assert _run(*knobs) == _run(*reversed(knobs))

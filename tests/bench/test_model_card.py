@@ -14,6 +14,7 @@ from bench.adapters import adapted
 from bench.config import Run, TinyModel
 from bench.config_adapter import Lora
 from bench.dialect import Plain, parse_yaml
+from bench.evaluation import Outcome, estimates, outcome_matrix, write_estimates
 from bench.loading import build_run, nested
 from bench.model_card import card, front_matter
 from bench.models import create_tiny, save_folder
@@ -114,3 +115,16 @@ def test_models_adapters_and_data_of_this_machine_stand_without_their_place(
     assert (written["model"]["path"], written["adapter"]["path"]) == ("own_model", "own_lora")
     assert written["critic"]["model"]["path"] == "own_model"
     assert "another model (own_model)" in table(text, "Objective")["value"]
+
+
+def test_the_bounds_of_an_accuracy_stay_between_0_and_1(tiny_run: MakeRun, tmp_path: Path) -> None:
+    """One right sample of 16 on one problem of 40: the symmetric interval reaches below 0."""
+    rows = [
+        Outcome(str(p), i, p == 0 and i == 0, "1", True, False, False, 3, "end") for p in range(40) for i in range(16)
+    ]
+    evaluations = tmp_path / "run/eval"
+    evaluations.mkdir(parents=True)
+    write_estimates(evaluations / "test.estimates.parquet", estimates(outcome_matrix(rows), [1, 4]))
+    store.write_json(evaluations / "test.json", {"samples": 16, "temperature": 1.0})
+    text = card_of(tiny_run("grpo"), tmp_path)
+    assert "| 0.002 | 0.000 to 0.005 |" in text

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, FalconH1Config, Lfm2Config, LlamaConfig, Phi3Config, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    FalconH1Config,
+    Lfm2Config,
+    LlamaConfig,
+    Phi3Config,
+    PreTrainedConfig,
+)
 from typer.testing import CliRunner
 
 from bench.cli import app
@@ -71,3 +79,20 @@ def test_a_model_that_cannot_be_loaded_is_exit_status_2_before_training(tmp_path
     status = read_status(run)
     assert status.state == "failed"
     assert (status.error or "").startswith(f"model.path: {tmp_path}/model cannot be loaded: ")
+
+
+def test_tokens_without_an_embedding_are_refused_at_load_but_for_padding(tmp_path: Path) -> None:
+    """As after add_tokens without resize_token_embeddings; a padding token that is too many is never looked up."""
+    model = create_tiny(TinyModel(), "0123456789+=", 0)
+    save_folder(model, tmp_path)
+    given = PretrainedModel(kind="pretrained", path=str(tmp_path))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_pretrained(given)
+    assert loaded.tokenizer.pad_token_id == len(model.tokenizer)
+    assert loaded.pad_id == loaded.end_ids[0]
+    tokenizer.add_tokens(["one more"])
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelUnavailable, match=r"reads \d+ token ids, and its tokenizer's go up to \d+"):
+        load_pretrained(given)

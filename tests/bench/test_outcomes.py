@@ -16,6 +16,7 @@ from bench.evaluation import (
     Outcome,
     estimates,
     gold_free_maj_at_k,
+    graded,
     outcome_matrix,
     read_estimates,
     read_outcomes,
@@ -235,3 +236,19 @@ def test_the_module_loads_numpy_only():
     loaded = f"import sys, bench.evaluation; print(*({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_problem_that_cannot_be_graded_has_no_score_and_costs_the_others_none() -> None:
+    rows = [("a", True), ("a", False), ("b", None), ("b", None), ("c", True), ("c", None)]
+    outcomes = [
+        Outcome(problem, i % 2, bit, "1", True, False, False, 3, "end") for i, (problem, bit) in enumerate(rows)
+    ]
+    found = estimates(outcome_matrix(outcomes), [1, 2])
+    assert np.isnan(found.pass_at(1).mean())
+    known = graded(found)
+    assert known.problem_id == ("a", "c")
+    np.testing.assert_array_equal(known.pass_at(1), [0.5, 1.0])
+    assert np.isnan(known.pass_at(2)[1]), "one graded sample says nothing of two"
+    assert graded(known) is known
+    lost = estimates(outcome_matrix(outcomes[2:4]), [1])
+    assert graded(lost) is lost

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from bench.cli import app
 from bench.config import Run
 from bench.dialect import to_yaml
-from bench.loading import ConfigError, build_run, change, flat
+from bench.loading import ConfigError, build_run, change, flat, nested
 from bench.refusals import ALIASES, double_kl
 from bench.schema import Place
 
@@ -313,3 +313,14 @@ def test_every_section_of_a_run_refuses_a_knob_it_does_not_have() -> None:
 
     walk(Place(Run))
     assert len(seen) > 50, "the walk reaches the components of every axis"
+
+
+def test_what_only_a_second_update_of_a_rollout_could_tell_apart_is_refused_with_one() -> None:
+    """The clip of values and a detached weight of the KL term: runs that differ in them alone end in one model."""
+    one = build_run({"algorithm": "ppo", **_MINIMAL}, nested({"critic.lr": 1e-5, "rollout.updates_per_rollout": 1}))
+    penalty = {"kind": "loss_kl", "estimator": "k3", "coefficient": 0.1, "weight": "detached_ratio"}
+    for knobs in ({"objective.value.clip": 0.5}, {"objective.penalty": penalty}):
+        with pytest.raises(ConfigError) as error:
+            change(one, knobs)
+        assert any("with one update a rollout" in line for line in error.value.lines), error.value.lines
+        change(one, {**knobs, "rollout.updates_per_rollout": 2})

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import metadata_load
+from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from bench import checkpoint, checkpoint_folder, kept, resume, store, train
+from bench.account import account
 from bench.cli import app
 from bench.config import Run
 from bench.loading import build_run, nested
@@ -224,6 +226,36 @@ def test_a_disk_without_room_for_the_checkpoints_is_told_before_training(
     assert store.read_status(directory) == store.Status("pending")
     monkeypatch.undo()
     assert execute(run, directory).attempt == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")]
+)
+def test_a_run_whose_end_cannot_be_written_either_says_why_it_failed(
+    error: Exception, tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up in the middle of a checkpoint, and the status has no room either; later it goes on."""
+    run = tiny_run("grpo", **{"checkpoint.every": 2})
+    directory, write = tmp_path / "run", store.set_status
+
+    def full(*arguments: Any, **knobs: Any) -> None:
+        raise error
+
+    def refused(place: Path, state: store.State, **knobs: Any) -> None:
+        if state == "failed":
+            raise OSError(28, "No space left on device")
+        write(place, state, **knobs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save", full)
+        patched.setattr(store, "set_status", refused)
+        status = execute(run, directory)
+    assert (status.state, status.exit_status) == ("failed", 1)
+    assert "No space left on device" in (status.error or "")
+    assert store.read_status(directory).state == "running"
+    lines = account(store.read_run(directory), status)
+    assert any("failed, " in line and "No space left on device" in line for line in lines)
+    assert execute(run, directory).state == "finished"
 
 
 @pytest.mark.slow

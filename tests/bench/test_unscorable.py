@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -299,3 +300,29 @@ def test_a_whole_run_keeps_the_alarm(
     assert record.metrics[0]["reward/num_unscorable"] > 0
     assert record.alarms is not None
     assert "unscorable_completions" in [alarm["name"] for alarm in record.alarms]
+
+
+def test_one_problem_beyond_the_grader_leaves_validation_its_choice(
+    tiny_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight; where all are, there is nothing to choose by, and the last weights are the final model."""
+    original = ChainSum.grade
+
+    def losing(*ids: str) -> None:
+        def grade(self: ChainSum, problem: Problem, completion: str, *, truncated: bool = False) -> Grade:
+            found = original(self, problem, completion, truncated=truncated)
+            return replace(found, correct=None) if problem.id in ids else found
+
+        monkeypatch.setattr(ChainSum, "grade", grade)
+
+    run = tiny_run("grpo", **{"validation.select": "validation"})
+    losing("chain_sum/validation/3", "chain_sum/test/3")
+    status = execute(run, tmp_path / "one")
+    assert status.state == "finished", status.error
+    lines = store.read_jsonl(tmp_path / "one/metrics.jsonl").records
+    scores = [line["validation/pass@1"] for line in lines if "validation/pass@1" in line]
+    assert len(scores) > 1
+    assert None not in scores
+    losing(*(f"chain_sum/validation/{i}" for i in range(8)))
+    status = execute(run, tmp_path / "all")
+    assert status.state == "finished", status.error

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from bench import store
+from bench.evaluation import write_estimates
 from bench.statistics import SEEDS_AND_PROBLEMS, interval_for, problems_interval, t_interval
 from reports import overview, pass_maj
 from reports.parts.arms import arms_of
@@ -95,6 +96,21 @@ def test_too_few_samples_for_a_k_is_not_a_number(tmp_path: Path, make_run, set_s
     shown = row(table(overview.render(store.read_sweep(tmp_path)), "results"), "GRPO")
     assert shown["Pass@16"] == "n/a too few samples"
     assert shown["Pass@1"] == "0.375 n/a (n=1) [0.000, 1.000]*"
+
+
+def test_a_problem_that_nobody_could_grade_costs_the_others_no_score(tmp_path: Path, make_run):
+    run = make_run(tmp_path, "grpo", 0)
+    found = store.read_run(run).estimates("test")
+    assert found is not None
+    before = row(table(overview.render(store.read_sweep(tmp_path)), "results"), "GRPO")["Pass@1"]
+    lost = {name: getattr(found, name).copy() for name in ("n", "c", "passes", "majorities", "tied")}
+    lost["n"][0] = lost["c"][0] = 0
+    for name in ("passes", "majorities", "tied"):
+        lost[name][0] = np.nan
+    write_estimates(run / "eval/test.estimates.parquet", replace(found, **lost))
+    shown = row(table(overview.render(store.read_sweep(tmp_path)), "results"), "GRPO")["Pass@1"]
+    assert float(shown.split()[0]) == pytest.approx(found.pass_at(1)[1:].mean(), abs=6e-4)
+    assert shown.split()[0] != before.split()[0]
 
 
 def test_few_samples_are_a_warning_in_every_caption(tmp_path: Path, make_run, sweep: Path):

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tasks.parts import workers
 from tasks.parts.workers import Outcome, run_all
 
 FUNCTIONS = """
@@ -208,6 +209,28 @@ def test_a_large_parent_does_not_wear_its_workers_out() -> None:
     outcomes = run_all("os:getpid", [()] * 20, limit_seconds=20, workers=1, memory_bytes=1 << 29)
     assert len(kept) == 300 << 20
     assert len({outcome.value for outcome in outcomes}) == 1
+
+
+def test_many_functions_in_turn_keep_their_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three functions of two workers each where four may live: none ends another's at every call."""
+    monkeypatch.setattr(workers, "_POOL", workers._Pool())
+    monkeypatch.setattr(workers, "_MAX_LIVE", 4)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for i in range(3):
+        text = "import os, time\ndef pid():\n    time.sleep(0.05)\n    return os.getpid()\n"
+        (tmp_path / f"function_{i}.py").write_text(text, encoding="utf-8")
+
+    def turn() -> set[object]:
+        found = [run_all(f"function_{i}:pid", [()] * 4, limit_seconds=30, workers=2) for i in range(3)]
+        return {outcome.value for outcomes in found for outcome in outcomes}
+
+    try:
+        turn()
+        second = turn()
+        assert None not in second
+        assert turn() <= second
+    finally:
+        workers._POOL.shut_down()
 
 
 def test_a_function_may_print_and_read(functions: str, capfd: pytest.CaptureFixture[str]) -> None:
