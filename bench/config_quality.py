@@ -18,7 +18,7 @@ class BaselineQuality(Section):
     completions: Count | None = None
     """Completions of each group; null is 2, or all where there are fewer."""
     positions: Count = 4
-    """Tokens of each completion, evenly from its first to its last."""
+    """Tokens of each completion: its first, and others drawn."""
     continuations: Annotated[int, Field(ge=6)] = 24
     """Continuations of each prefix in the first round; a multiple of 3, for each third decides for another how many
     more it takes."""
