@@ -29,9 +29,9 @@ CREDITS = (
     "Error, at the factor that suits each best, and correlation of advantages against the true A(s, a) of a token."
 )
 DRAWN = (
-    "From left to right: by the part of the completion, likewise, by the size of groups cut down to fewer members, and "
-    "over training. The first three are of the last measurement, pooled over seeds; bars are 95 % intervals over "
-    "problems."
+    "From left to right: by the part of the completion (known when it has ended, so these bins look ahead), likewise, "
+    "by the size of groups cut down to fewer members, and over training. The first three are of the last measurement, "
+    "pooled over seeds; bars are 95 % intervals over problems."
 )
 
 
