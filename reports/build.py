@@ -5,11 +5,12 @@ import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import reports
 from bench.store import RunRecord, read_sweep, write_bytes, write_text
-from reports.overview import brief_table
+from reports.overview import BRACKETS, brief_table
 from reports.parts.arms import arms_of, by_task
 from reports.parts.figure import Figure, save
 from reports.parts.page import Page, html, markdown
@@ -50,8 +51,14 @@ def build(sweep_dir: Path, out: Path | None = None) -> BuiltReport:
     title = f"Sweep {sweep_dir.resolve().name}"
     write_text(out / "report.md", markdown(title, pages))
     write_text(out / "index.html", html(title, pages, drawings))
-    summary = [f"{task}\n{to_text(brief_table(task, arms))}" for task, arms in by_task(arms_of(runs)).items()]
-    return BuiltReport((out / "index.html", out / "report.md", *paths), "\n\n".join(summary))
+    return BuiltReport((out / "index.html", out / "report.md", *paths), _summary(runs))
+
+
+def _summary(runs: Sequence[RunRecord]) -> str:
+    """The result table of each task for a terminal, and what its brackets are."""
+    tables = [f"{task}\n{to_text(brief_table(task, arms))}" for task, arms in by_task(arms_of(runs)).items()]
+    marked = " *: doubtful; the report's captions say why." if any("*" in table for table in tables) else ""
+    return "\n\n".join([*tables, "\n".join(wrap(BRACKETS + marked, 100))] if tables else [])
 
 
 def pages_of(runs: Sequence[RunRecord]) -> list[Page]:

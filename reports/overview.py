@@ -51,6 +51,12 @@ def _of_task(task: str, arms: Sequence[Arm]) -> list[Block]:
     return [score_table(task, arms), _gain_table(task, arms), *alarm_blocks(task, arms)]
 
 
+BRACKETS = (
+    "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds, and for the change the 95 % "
+    "interval over problems (these checkpoints)."
+)
+
+
 def brief_table(task: str, arms: Sequence[Arm]) -> Table:
     """What fits a terminal and a README: Pass@1, its change, and both measures at the largest K."""
     ks = ks_of(arms)
@@ -71,8 +77,7 @@ def brief_table(task: str, arms: Sequence[Arm]) -> Table:
     names = [f"{NAMES[measure]}@{k}" for measure, k in measures]
     columns = ("Algorithm", "Seeds", *names[:1], "Change in Pass@1", *names[1:])
     caption = sentences(
-        "Accuracy on test, mean over seeds; in brackets the 95 % t interval over seeds, and for the change the 95 % "
-        "interval over problems (these checkpoints).",
+        BRACKETS,
         numbered(arms),
         cautions(intervals),
         protocol(arms),
