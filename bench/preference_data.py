@@ -11,7 +11,8 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -126,15 +127,29 @@ def _file_rows(file: Path) -> list[Row]:
     if file.suffix == ".csv":
         return _csv_rows(text, file.name)
     if file.suffix == ".json" and text.lstrip().startswith("["):
-        return [_object(row, f"{file.name}, row {i}") for i, row in enumerate(json.loads(text))]
+        table = json.loads(text, object_pairs_hook=_once_each)
+        return [_object(row, f"{file.name}, row {i}") for i, row in enumerate(table)]
     rows: list[Row] = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                rows.append(_object(json.loads(line), f"{file.name}, line {number}"))
+                row = json.loads(line, object_pairs_hook=_once_each)
+                rows.append(_object(row, f"{file.name}, line {number}"))
             except json.JSONDecodeError as error:
                 raise ValueError(f"{file.name}, line {number} is not JSON: {error.msg}") from None
     return rows
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object that has each of its names once; Python would keep the last of several."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"an object has {_repeated(name for name, _ in pairs)} more than once")
+    return found
+
+
+def _repeated(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name, times in Counter(names).items() if times > 1)
 
 
 def _object(value: Any, where: str) -> Row:
@@ -146,6 +161,8 @@ def _object(value: Any, where: str) -> Row:
 def _csv_rows(text: str, name: str) -> list[Row]:
     csv.field_size_limit(sys.maxsize)  # a long text is one field
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    if twice := _repeated(reader.fieldnames or []):
+        raise ValueError(f"{name} has the column {twice} more than once")
     rows: list[Row] = []
     for row in reader:
         if None in row or None in row.values():

@@ -177,6 +177,20 @@ def test_files_that_cannot_be_read_are_told(name: str, text: str, line: str, tmp
         read_set(FixedPairs(path=str(tmp_path / name)))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "prompt,chosen,chosen,rejected\np,a,b,c\n"),
+        ("a.jsonl", '{"prompt": "p", "chosen": "a", "chosen": "b", "rejected": "c"}\n'),
+        ("a.json", '[{"prompt": "p", "chosen": "a", "chosen": "b", "rejected": "c"}]'),
+    ],
+)
+def test_a_column_that_is_there_twice_is_not_chosen_from(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match='"chosen" more than once'):
+        read_set(FixedPairs(path=str(tmp_path / name)))
+
+
 def test_a_long_text_is_a_field_of_a_csv_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"prompt,chosen,rejected\np,{'a' * 200_000},b\n")
     assert len(read_set(FixedPairs(path=str(tmp_path / "a.csv"))).rows) == 1
