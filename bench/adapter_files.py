@@ -69,6 +69,8 @@ def folder_mistakes(path: str) -> Iterator[str]:
         return
     try:
         said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if not isinstance(said, dict):
+            raise ValueError(f"{CONFIG} holds no settings")
         kind = said.get("peft_type")
         shapes = _shapes(folder)
         _base(folder)

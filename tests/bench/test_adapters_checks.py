@@ -114,6 +114,7 @@ def test_rounds_of_pairs_have_references_of_their_own_and_take_no_base(trained: 
     [
         (lambda folder: (folder / "adapter_config.json").unlink(), "but it holds no adapter_config.json"),
         (lambda folder: (folder / "adapter_config.json").write_text("{"), "but it cannot be read"),
+        (lambda folder: (folder / "adapter_config.json").write_text("[]"), "adapter_config.json holds no settings"),
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"no"), "but it cannot be read"),
         (edit(peft_type="PREFIX_TUNING"), "an adapter of kind PREFIX_TUNING; must be LORA"),
         (edit(use_dora=True), "which is not plain LoRA: it sets use_dora"),
