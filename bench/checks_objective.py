@@ -93,7 +93,8 @@ def _inert_beside_the_ratio(run: Run, objective: PolicyGradient) -> Iterator[str
         return
     why = "so it could not act; give rollout.updates_per_rollout or rollout.epochs above 1"
     before, value = preset.value, objective.value
-    if isinstance(before, ValueLoss) and isinstance(value, ValueLoss) and value.clip != before.clip:
+    # Without a clip the formula says what happens anyway.
+    if isinstance(before, ValueLoss) and isinstance(value, ValueLoss) and value.clip not in (before.clip, None):
         yield (
             f"objective.value.clip: {value.clip} given, but with one update a rollout a value is its value at rollout "
             f"time, {why}"
