@@ -1,7 +1,13 @@
 """Whether a process is late because it computes for long, or because others have the processor."""
 
+import os
 import time
 from pathlib import Path
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_seconds(process_id: int) -> float | None:

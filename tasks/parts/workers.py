@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tasks.parts.processor_time import cpu_seconds, seconds_owed
+from tasks.parts.processor_time import cpu_seconds, num_cores, seconds_owed
 from tasks.parts.worker_process import death, described, packed, take_message
 
 _CHUNK = 1 << 20
@@ -32,8 +32,8 @@ _START_SECONDS = 120.0
 """For importing the function's module, which is no part of any call."""
 _SLOW = 0.125
 """Part of the limit after which a call may be one that hangs, and a spare worker is started."""
-_MAX_LIMITS = 4
-"""Wall clock of a call in its limits, however little of the processor it was given."""
+_MAX_LIMITS = 3
+"""Wall clock of a call in its limits, however little of the processor it was given; and what may be granted in vain."""
 _MAX_KEPT = 4
 """Idle workers that are kept for one function."""
 _MAX_LIVE = max(16, os.cpu_count() or 1)
@@ -236,8 +236,8 @@ def run_all(
             worker first calls the module's `prepare_worker`, if it has one, and no limit runs.
         arguments: picklable.
         limit_seconds: wall clock of one call, from when a worker takes it; starting a worker does not count. On Linux
-            it is put off, to four limits at most, while the call waits for a processor that other programs have, so
-            that a result does not hang on what else the machine does.
+            it is put off, to three limits at most, while the call waits for a processor that other programs have, so
+            that a result does not hang on what else the machine does; until three limits were put off in vain.
         workers: processes at a time. None: the number of cores, at most 4.
         memory_bytes: address space of a worker. None: no bound.
 
@@ -268,7 +268,8 @@ class _Crew:
     def __init__(self, kind: _Kind, arguments: Sequence[tuple[Any, ...]], limit_seconds: float, size: int) -> None:
         self.kind, self.arguments, self.limit_seconds, self.size = kind, arguments, limit_seconds, size
         # What a call gets of the processor within its limit where nobody but its own crew uses the machine.
-        self.cpu_limit = limit_seconds * min(1.0, _num_cores() / size)
+        self.cpu_limit = limit_seconds * min(1.0, num_cores() / size)
+        self.patience = limit_seconds * _MAX_LIMITS
         self.waiting = deque(range(len(arguments)))
         self.outcomes: list[Outcome | None] = [None] * len(arguments)
         self.members: set[_Worker] = set()
@@ -346,7 +347,7 @@ class _Crew:
                 self.reply(worker, message)
         now = time.monotonic()
         for worker in [one for one in self.members if one.item is not None or not one.ready]:
-            if worker.is_late(now, self.cpu_limit):
+            if worker.is_late(now, self.cpu_limit if self.patience > 0 else 0.0):
                 self.lose(worker, late=True)
 
     def reply(self, worker: _Worker, message: bytes) -> None:
@@ -375,6 +376,8 @@ class _Crew:
         if worker.item is not None:
             error = f"no result within {self.limit_seconds:g} s" if late else death(status)
             self.outcomes[worker.item] = Outcome(error=error, timed_out=late, died=not late)
+            if late:
+                self.patience -= time.monotonic() - (worker.latest - self.limit_seconds * (_MAX_LIMITS - 1))
         elif not self.started:
             reason = f"not ready within {_START_SECONDS:g} s" if late else death(status)
             raise ImportError(f"{self.kind.function} cannot be loaded in a worker process: {reason}")
@@ -393,8 +396,4 @@ class _Crew:
 
 
 def _default_workers() -> int:
-    return min(4, _num_cores())
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(4, num_cores())
