@@ -1,6 +1,8 @@
 """Four bits a weight (QLoRA, arXiv:2305.14314): a base's linear layers as bitsandbytes keeps them, for an adapter."""
 
 from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,8 +16,8 @@ def quantise(network: PreTrainedModel, layers: Mapping[str, nn.Module], precisio
         network: on its device.
         precision: in which the layers compute.
     """
-    import bitsandbytes  # pyright: ignore[reportMissingImports]
-
+    # By name: what it says of its types is not right, where it is installed at all.
+    bitsandbytes: Any = import_module("bitsandbytes")
     for name, layer in layers.items():
         assert isinstance(layer, nn.Linear), "the adapter's checks have looked"
         device, bias = layer.weight.device, layer.bias
