@@ -85,8 +85,9 @@ def folder_mistakes(path: str) -> Iterator[str]:
         yield f"{given}, which is an adapter of kind {kind}; must be LORA"
         return
     begun = str(said.get("init_lora_weights", True)).lower()
+    known = {*_OTHER_KINDS, *_known()}
     others = [name for name in _OTHER_KINDS if said.get(name)]
-    others += [name for name in said if said[name] and name not in (*_OTHER_KINDS, *_known())]
+    others += [name for name in said if said[name] and name not in known]
     others += ["bias"] if said.get("bias", "none") != "none" else []
     others += [f"init_lora_weights={begun}"] if begun.startswith(_OWN_BASE) else []
     strange = [name for name in shapes if not name.endswith((".lora_A.weight", ".lora_B.weight"))]

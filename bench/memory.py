@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from tasks.parts.resident import peak_resident_bytes
 
 OWNED_ROLES = ("policy", "critic", "reference", "reward_model", "optimizer")
 ROLES = (*OWNED_ROLES, "gradients", "activations", "rollout")
@@ -252,13 +253,3 @@ class MemoryMeter:
 
 def _highest(*figures: int | None) -> int | None:
     return max((figure for figure in figures if figure is not None), default=None)
-
-
-def peak_resident_bytes() -> int | None:
-    """The most memory this process ever had resident, in bytes; None where the system does not tell.
-
-    From /proc and not from getrusage: the latter's maximum is inherited from the process that started this one.
-    """
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

@@ -18,6 +18,7 @@ from bench.config_preference import fixed_pairs, local_set
 from bench.config_reward import Reward
 from bench.config_reward_model import PretrainedReward
 from bench.dialect import to_yaml
+from bench.evaluation import graded
 from bench.nameless import without_places
 from bench.statistics import accuracy_interval
 from tasks.parts.problem import DatasetTask
@@ -187,10 +188,10 @@ def _results(record: store.RunRecord) -> str:
         found, manifest = record.estimates(name), record.manifest(name) or {}
         if found is None or 1 not in found.ks:
             continue
-        known = found.pass_at(1)[~np.isnan(found.pass_at(1))]
-        if not len(known):
+        found = graded(found)
+        if np.isnan(found.pass_at(1)).any():  # nothing of it could be graded
             continue
-        interval = accuracy_interval(known)
+        interval = accuracy_interval(found.pass_at(1))
         k = found.ks[-1]
         bounds = f"{max(interval.low, 0):.3f} to {min(interval.high, 1):.3f}" if np.isfinite(interval.low) else "none"
         scores = [f"{interval.mean:.3f}", bounds, f"Pass@{k} {found.pass_at(k).mean():.3f}"]

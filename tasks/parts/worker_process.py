@@ -19,6 +19,8 @@ from collections.abc import Callable
 from select import select
 from typing import Any
 
+from tasks.parts.resident import peak_resident_bytes
+
 OUT_OF_MEMORY = 77
 """Exit status of a worker whose call raised MemoryError."""
 _LENGTH = struct.Struct("<Q")
@@ -82,16 +84,9 @@ def write_reply(replies: int, request: bytes, call: Callable[..., Any], memory_b
 
 
 def _peak_bytes() -> int:
-    """The largest resident set of this process.
-
-    On Linux not from `getrusage`: there a new process starts with the peak of the one that started it, so that every
-    worker of a large trainer would seem to have outgrown its bound.
-    """
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        for line in status:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """The largest resident set of this process; where only `getrusage` tells it, in KiB but for macOS."""
+    told = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return peak_resident_bytes() or told
 
 
 def write(file: int, content: object) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from bench.memory import ROLES, MemoryMeter, peak_resident_bytes
+from bench.memory import ROLES, MemoryMeter
+from tasks.parts.resident import peak_resident_bytes
 
 MLP_BYTES = (16 * 32 + 32 + 32 * 4 + 4) * 4
 

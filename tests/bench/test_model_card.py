@@ -128,3 +128,15 @@ def test_the_bounds_of_an_accuracy_stay_between_0_and_1(tiny_run: MakeRun, tmp_p
     store.write_json(evaluations / "test.json", {"samples": 16, "temperature": 1.0})
     text = card_of(tiny_run("grpo"), tmp_path)
     assert "| 0.002 | 0.000 to 0.005 |" in text
+
+
+def test_a_problem_beyond_the_grader_costs_no_number(tiny_run: MakeRun, tmp_path: Path) -> None:
+    told = [(p, i, None if p == 2 else i == 0) for p in range(3) for i in range(2)]
+    rows = [Outcome(str(p), i, right, "1", True, False, False, 3, "end") for p, i, right in told]
+    evaluations = tmp_path / "run/eval"
+    evaluations.mkdir(parents=True)
+    write_estimates(evaluations / "test.estimates.parquet", estimates(outcome_matrix(rows), [1, 2]))
+    store.write_json(evaluations / "test.json", {"samples": 2, "temperature": 1.0})
+    text = card_of(tiny_run("grpo"), tmp_path)
+    assert "| 0.500 |" in text
+    assert "Pass@2 1.000" in text
